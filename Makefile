@@ -1,0 +1,37 @@
+# Two commands do all the set-up: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-slow lint toy bench clean
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: $(VENV)/installed ## one seed of the toy experiment: its table, and one page
+	$(BIN)/diffmask run experiments/toy.yaml --out runs/demo
+
+test: lint ## lint, types, tests
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: $(VENV)/installed ## the suites that take minutes
+	$(BIN)/pytest -m slow
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what it must reach
+	$(BIN)/diffmask run experiments/toy.yaml --out runs/toy 'seeds=[0,1,2,3,4,5,6,7,8,9]'
+	$(BIN)/python benchmarks/toy.py runs/toy
+
+bench: $(VENV)/installed ## speed and quality, ratios in one run
+	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/guan.py
+	$(BIN)/python benchmarks/controllers.py
+
+clean:
+	rm -rf $(VENV) runs

@@ -1,0 +1,50 @@
+"""What does a model need, and can the explanation be believed?
+
+Names are imported when first used: `import diffmask` loads no torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Attribution": "batch",
+    "Batch": "batch",
+    "ranking": "batch",
+    "Task": "task",
+    "TaskRecipe": "task",
+    "Site": "hooks",
+    "Method": "method",
+    "Explainer": "method",
+    "Evaluation": "evaluation",
+    "Record": "record",
+    "Experiment": "experiment",
+    "run_experiment": "run",
+    "Store": "store",
+    "Bench": "bench",
+    "save_explainer": "persistence",
+    "load_explainer": "persistence",
+    "ToyTask": "tasks.toy",
+    "DiffMask": "methods.diffmask",
+    "IntegratedGradient": "methods.integrated_gradient",
+    "Bottleneck": "methods.bottleneck",
+    "Noise": "methods.noise",
+    "Uniform": "methods.constant",
+    "Random": "methods.constant",
+    "ExactErasure": "methods.exact_erasure",
+    "DiffMaskError": "errors",
+    "FitWarning": "errors",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'diffmask' has no attribute '{name}'")
+    return getattr(import_module(f"diffmask.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,150 @@
+"""What a model's answer, a `torch.distributions.Distribution`, is asked: its decision, its numbers, its mean."""
+
+from functools import singledispatch
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, kl_divergence
+from torch.nn.functional import softplus
+
+from diffmask.errors import NumericsError, TaskError
+
+
+@singledispatch
+def logits(answer: Distribution) -> Float[Tensor, "row *feature"]:
+    """The unconstrained numbers an answer is made of: logits, or a mean in units of its deviation."""
+    raise TaskError(
+        f"{type(answer).__name__} answers are not known; register them with diffmask.answer.logits.register"
+    )
+
+
+@logits.register
+def _(answer: Bernoulli) -> Tensor:
+    return answer.logits
+
+
+@logits.register
+def _(answer: Categorical) -> Tensor:
+    return answer.logits
+
+
+@logits.register
+def _(answer: Normal) -> Tensor:
+    return answer.loc / answer.scale
+
+
+@logits.register(Independent)
+def _(answer: Any) -> Tensor:
+    return logits(answer.base_dist)
+
+
+@singledispatch
+def decision(answer: Distribution) -> Shaped[Tensor, "row *event"]:
+    """The outcome the model would bet on."""
+    return answer.mode
+
+
+@decision.register
+def _(answer: Bernoulli) -> Tensor:
+    # Bernoulli.mode is NaN at exactly one half.
+    return (answer.logits > 0).to(answer.logits.dtype)
+
+
+@decision.register(Independent)
+def _(answer: Any) -> Tensor:
+    return decision(answer.base_dist)
+
+
+@singledispatch
+def log_odds(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, " row"]:
+    """How far the answer leans towards an outcome, in nats, without the ceiling that a log-probability has."""
+    return answer.log_prob(outcome)
+
+
+@log_odds.register
+def _(answer: Bernoulli, outcome: Tensor) -> Tensor:
+    return (2 * outcome - 1) * answer.logits
+
+
+@log_odds.register
+def _(answer: Categorical, outcome: Tensor) -> Tensor:
+    chosen = answer.logits.gather(-1, outcome.long()[..., None])
+    others = answer.logits.scatter(-1, outcome.long()[..., None], -torch.inf)
+    return chosen.squeeze(-1) - others.logsumexp(dim=-1)
+
+
+@log_odds.register(Independent)
+def _(answer: Any, outcome: Tensor) -> Tensor:
+    return log_odds(answer.base_dist, outcome).flatten(start_dim=1).sum(dim=1)
+
+
+@singledispatch
+def average(answer: Distribution) -> Distribution:
+    """The mean answer over the rows, given to each: what the model says when it knows nothing of the row."""
+    raise TaskError(
+        f"{type(answer).__name__} answers cannot be averaged; register them with diffmask.answer.average.register"
+    )
+
+
+@average.register
+def _(answer: Bernoulli) -> Distribution:
+    return Bernoulli(probs=answer.probs.mean(dim=0, keepdim=True).expand_as(answer.probs))
+
+
+@average.register
+def _(answer: Categorical) -> Distribution:
+    return Categorical(probs=answer.probs.mean(dim=0, keepdim=True).expand_as(answer.probs))
+
+
+@average.register
+def _(answer: Normal) -> Distribution:
+    # Law of total variance: the spread of the rows' means belongs to the mixture.
+    variance = (answer.scale**2).mean(0, keepdim=True) + answer.loc.var(0, keepdim=True, correction=0)
+    return Normal(answer.loc.mean(0, keepdim=True), variance.sqrt()).expand(answer.batch_shape)
+
+
+@average.register(Independent)
+def _(answer: Any) -> Distribution:
+    return Independent(average(answer.base_dist), answer.reinterpreted_batch_ndims)
+
+
+@singledispatch
+def divergence(original: Distribution, changed: Distribution) -> Float[Tensor, " row"]:
+    """KL(original || changed) in nats, a number a row."""
+    return kl_divergence(original, changed)
+
+
+@divergence.register
+def _(original: Bernoulli, changed: Distribution) -> Tensor:
+    # torch's own is infinite where a probability rounds to 0 or 1; logits do not round.
+    yes = softplus(-logits(changed)) - softplus(-original.logits)
+    no = softplus(logits(changed)) - softplus(original.logits)
+    return original.probs * yes + (1 - original.probs) * no
+
+
+@divergence.register
+def _(original: Categorical, changed: Distribution) -> Tensor:
+    return (original.probs * (original.logits - logits(changed))).sum(dim=-1)
+
+
+@divergence.register(Independent)
+def _(original: Any, changed: Any) -> Tensor:
+    rows = divergence(original.base_dist, changed.base_dist)
+    return rows.flatten(start_dim=1).sum(dim=1) if rows.ndim > 1 else rows
+
+
+def agreement(original: Distribution, changed: Distribution) -> Bool[Tensor, " row"]:
+    """Whether each row's decision is the same."""
+    same = decision(original) == decision(changed)
+    return same.flatten(start_dim=1).all(dim=1) if same.ndim > 1 else same
+
+
+def require_finite(answer: Distribution, where: str) -> None:
+    """Stop at the first answer that is not a number, with its row."""
+    finite = torch.isfinite(logits(answer).detach())
+    if not finite.all():
+        rows = (~finite.flatten(start_dim=1)).any(dim=1) if finite.ndim > 1 else ~finite
+        first = rows.nonzero().flatten().tolist()[:5]
+        raise NumericsError(f"{where}: the model's answer is not finite for rows {first} of {len(rows)}")

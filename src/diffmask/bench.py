@@ -1,0 +1,110 @@
+"""A workbench: tasks, explainers and attributions, made when first asked for and found again afterwards."""
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from diffmask.batch import Attribution
+from diffmask.cost import Cost
+from diffmask.method import Explainer, Method
+from diffmask.recipe import digest_of
+from diffmask.store import Artefact, Store
+from diffmask.task import Task, TaskRecipe
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The attributions of one split, with what they and the fit behind them cost."""
+
+    attribution: Attribution
+    cost: Cost
+    fit_cost: Cost
+
+    def figures(self) -> dict[str, float]:
+        """The cost as a record keeps it."""
+        return {**self.cost.as_dict(), "fit_seconds": round(self.fit_cost.seconds, 3)}
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One task at one seed, over a store."""
+
+    store: Store
+    recipe: TaskRecipe
+    seed: int
+    _live: dict[str, Any] = field(default_factory=dict)
+
+    def task_digest(self) -> str:
+        """A name for the trained task."""
+        return digest_of(["task", self.recipe.digest, self.seed])
+
+    def fit_digest(self, method: Method) -> str:
+        """A name for a method fitted to the task."""
+        return digest_of(["fit", self.task_digest(), method.digest])
+
+    def explain_digest(self, method: Method, split: str) -> str:
+        """A name for a split's attributions."""
+        return digest_of(["explain", self.fit_digest(method), split])
+
+    def task(self) -> Task:
+        """The trained task."""
+        if "task" not in self._live:
+            task = self.recipe.build(self.seed)
+
+            def make() -> Artefact:
+                start = time.perf_counter()
+                self.recipe.train(task, self.seed)
+                return Artefact(task.model.state_dict(), {"seconds": time.perf_counter() - start})
+
+            found = self.store.get_or_make("task", self.task_digest(), make)
+            task.model.load_state_dict(dict(found.tensors))
+            self._live["task"] = task
+        return self._live["task"]
+
+    def explainer(self, method: Method) -> Explainer:
+        """The method fitted to the task."""
+        task = self.task()
+        explainer = method.build(task, self.seed)
+
+        def make() -> Artefact:
+            method.teach(explainer, task, self.seed)
+            return explainer_artefact(explainer)
+
+        restore(explainer, self.store.get_or_make("fit", self.fit_digest(method), make))
+        return explainer
+
+    def explained(self, method: Method, split: str) -> Explained:
+        """The method's attributions of a split."""
+
+        def make() -> Artefact:
+            explainer = self.explainer(method)
+            found = explainer(self.task().data[split])
+            values = {
+                "layers": list(found.layers),
+                "cost": asdict(explainer.cost),
+                "fit_cost": asdict(explainer.fit_cost),
+            }
+            layers = {} if found.by_layer is None else {"by_layer": found.by_layer}
+            return Artefact({"scores": found.scores, **layers}, values)
+
+        kept = self.store.get_or_make("explain", self.explain_digest(method, split), make)
+        attribution = Attribution(kept.tensors["scores"], kept.tensors.get("by_layer"), tuple(kept.values["layers"]))
+        return Explained(attribution, Cost(**kept.values["cost"]), Cost(**kept.values["fit_cost"]))
+
+
+def explainer_artefact(explainer: Explainer) -> Artefact:
+    """What an explainer learned, with the fingerprint of the model it learned it from."""
+    values = {
+        "fingerprint": explainer.task.fingerprint(),
+        "diagnostics": explainer.diagnostics,
+        "fit_cost": asdict(explainer.fit_cost),
+    }
+    return Artefact(explainer.state_dict(), values)
+
+
+def restore(explainer: Explainer, artefact: Artefact) -> None:
+    """Put what was learned back into a freshly built explainer of the same recipe."""
+    explainer.load_state_dict(dict(artefact.tensors))
+    explainer.diagnostics = artefact.values["diagnostics"]
+    explainer.fit_cost = Cost(**artefact.values["fit_cost"])
+    explainer.eval()

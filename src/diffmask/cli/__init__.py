@@ -1,0 +1,47 @@
+"""The command `diffmask`: one thin module a verb; no logic here, and nothing heavy until a verb runs."""
+
+import sys
+
+import typer
+
+from diffmask import __version__
+from diffmask.cli import listing, report, run
+from diffmask.errors import DiffMaskError
+
+app = typer.Typer(
+    name="diffmask",
+    help="What does a model need, and can the explanation be believed?",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(run.run)
+app.command("report")(report.report)
+app.command("list")(listing.listing)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"diffmask {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """What does a model need, and can the explanation be believed?
+
+    Example: diffmask run experiments/toy.yaml --out runs/toy
+    """
+
+
+def main() -> None:
+    """Run a verb; what the package refuses is one line, not a traceback."""
+    try:
+        app()
+    except DiffMaskError as error:
+        print(f"diffmask: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

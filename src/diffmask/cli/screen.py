@@ -1,0 +1,43 @@
+"""What a person sees in the terminal."""
+
+import logging
+import math
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show_log(quiet: bool) -> None:
+    """Progress in plain lines; warnings without their source code."""
+    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s")
+    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
+
+
+def show_summary(summary: Sequence[dict[str, Any]]) -> None:
+    """One line per task, method and site; one column per metric."""
+    metrics = list(dict.fromkeys(entry["metric"] for entry in summary))
+    table = Table(title="mean over seeds; in brackets half the 95 % interval")
+    for heading in ("task", "method", "site", *metrics):
+        table.add_column(heading.replace("_", " "), justify="right" if heading in metrics else "left")
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for entry in summary:
+        rows.setdefault((entry["task"], entry["method"], entry["site"]), {})[entry["metric"]] = number(entry)
+    for key, cells in rows.items():
+        table.add_row(*key, *(cells.get(metric, "") for metric in metrics))
+    console = Console()
+    # A table cut to a pipe's 80 columns cannot be read.
+    console.width = console.width if console.is_terminal else 180
+    console.print(table)
+
+
+def number(entry: dict[str, Any]) -> str:
+    """A mean with half its interval.
+
+    >>> number({"mean": 0.5, "interval": [0.4, 0.6]})
+    '0.5000 (0.1000)'
+    """
+    mean, (low, high) = float(entry["mean"]), map(float, entry["interval"])
+    return f"{mean:.4f} ({(high - low) / 2:.4f})" if math.isfinite(mean) else str(mean)

@@ -1,0 +1,90 @@
+"""Fewest open gates subject to KL(original || masked) <= margin: the multiplier that holds the constraint.
+
+Gradient ascent on a multiplier reacts to a violation only after it has added up; by then gates have closed, closed
+gates pass no gradient, and the mask has collapsed. Three things keep it from that (measured by
+`benchmarks/controllers.py`, told in `docs/architecture.md`):
+
+* the multiplier is steered in its logarithm by a proportional-integral rule on the relative violation, after the nuPI
+  controller of Sohrabi et al. 2024 (arXiv 2406.04558);
+* the margin starts at the divergence of the first masks and shrinks to the one asked for;
+* the multiplier never falls near 1 / KL(original || everything masked): below it, masking everything is the optimum.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Controller:
+    """log lambda += integral * v + proportional * (trend_t - trend_{t-1}), v = clip(KL / margin_t - 1, -1, worst)."""
+
+    margin: float
+    integral: float = 0.02
+    """Gain on each step's violation."""
+    proportional: float = 1.0
+    """Gain on changes of the violation's moving average."""
+    memory: float = 0.8
+    """Weight of the past in that average."""
+    worst: float = 5.0
+    """Largest relative violation that counts."""
+    largest: float = 1e3
+    """Bound of the multiplier: one that sits here asks for what cannot be had."""
+    floor: tuple[float, float] = (0.7, 2.0)
+    """Smallest multiplier in units of the critical one, at the start and from the settling on."""
+    settle: float = 0.6
+    """Share of the fit after which the margin is the one asked for."""
+
+    def margin_at(self, progress: float, first: float) -> float:
+        """The margin on the way from the first masks' divergence to the one asked for, geometrically."""
+        target = max(self.margin, 1e-6)
+        return target * (max(first, target) / target) ** max(0.0, 1 - progress / self.settle)
+
+    def floor_at(self, progress: float, critical: float) -> float:
+        """The smallest multiplier: below the critical one while masks are explored, above it once they settle."""
+        near, far = self.floor
+        return critical * (near + (far - near) * min(1.0, progress / self.settle))
+
+
+@dataclass
+class Multiplier:
+    """The weight lambda of one site's constraint, and how it got there."""
+
+    controller: Controller
+    critical: float
+    """1 / KL(original || everything masked): below it, masking everything is the optimum."""
+    history: list[float] = field(default_factory=list)
+    _log: float = field(init=False)
+    _trend: float = 0.0
+    _first: float | None = None
+
+    def __post_init__(self) -> None:
+        self._log = math.log(self.critical)
+
+    @property
+    def value(self) -> float:
+        """Nats of divergence are weighed this much against the share of open gates."""
+        return math.exp(self._log)
+
+    @property
+    def at_bound(self) -> bool:
+        """Whether it ended at the largest value allowed."""
+        return self.value > 0.99 * self.controller.largest
+
+    @property
+    def swing(self) -> float:
+        """Standard deviation of log lambda over the last third of the fit."""
+        tail = [math.log(value) for value in self.history[-max(2, len(self.history) // 3) :]]
+        mean = sum(tail) / len(tail)
+        return math.sqrt(sum((value - mean) ** 2 for value in tail) / len(tail))
+
+    def update(self, divergence: float, progress: float) -> None:
+        """React to one step's mean divergence."""
+        rule = self.controller
+        self._first = divergence if self._first is None else self._first
+        margin = rule.margin_at(progress, self._first)
+        violation = min(max((divergence - margin) / margin, -1.0), rule.worst)
+        trend = rule.memory * self._trend + (1 - rule.memory) * violation
+        self._log += rule.integral * violation + rule.proportional * (trend - self._trend)
+        self._log = min(max(self._log, math.log(rule.floor_at(progress, self.critical))), math.log(rule.largest))
+        self._trend = trend
+        self.history.append(self.value)

@@ -1,0 +1,165 @@
+"""What a fit says about itself: does its explanation deserve belief, and if not, why not?"""
+
+import logging
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from diffmask.answer import agreement, average, divergence
+from diffmask.batch import Batch
+from diffmask.constraint import Multiplier
+from diffmask.errors import FitWarning
+from diffmask.mask import MaskExplainer
+from diffmask.probe import site_statistics
+from diffmask.task import Task
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteDiagnosis:
+    """One site's mask on held-out rows; divergences in nats, shares of 1."""
+
+    margin: float
+    expected_divergence: float
+    """With every gate at its mean."""
+    expected_agreement: float
+    hard_divergence: float
+    """With every gate open or shut: the claim a reader is given."""
+    hard_agreement: float
+    open_share: float
+    """Mean P(z > 0) over maskable tokens."""
+    open_spread: float
+    """Standard deviation of P(z > 0) over maskable tokens: 0 is a mask that does not look."""
+    multiplier: float
+    multiplier_at_bound: bool
+    multiplier_swing: float
+    """Standard deviation of the multiplier's logarithm over the last third of the fit."""
+    baseline_information: float
+    """KL(answer to the baseline alone || average answer) over that of real rows: 1 is as telling as a real row."""
+    swapped_divergence: float
+    """Hard masks with the mean state as baseline: large if the baseline, not what is kept, makes the answer."""
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What is wrong, by name."""
+        return {name: text for name, text in _judge(self) if text}
+
+
+def _judge(site: SiteDiagnosis) -> list[tuple[str, str]]:
+    held = site.hard_divergence <= site.margin * 1.05 + 1e-9
+    leaks = site.swapped_divergence > 4 * max(site.margin, site.hard_divergence) + 0.1
+    return [
+        (
+            "margin",
+            "" if held else f"masks change the answer by {site.hard_divergence:.3g} nats, margin {site.margin:g}",
+        ),
+        (
+            "unreachable",
+            _unless(not site.multiplier_at_bound, "the multiplier is at its bound: the margin cannot be met"),
+        ),
+        ("all closed", _unless(site.open_share > 0.01, "every token is masked")),
+        ("blind", _unless(site.open_spread > 0.01 or not 0.01 < site.open_share < 0.97, "the mask ignores the input")),
+        (
+            "oscillating",
+            _unless(site.multiplier_swing < 1.5, f"the multiplier still swings by e^{site.multiplier_swing:.1f}"),
+        ),
+        (
+            "leaking baseline",
+            _unless(
+                not leaks,
+                f"the same masks change the answer by {site.swapped_divergence:.3g} nats when erased states become the "
+                "mean: the baseline itself carries the answer",
+            ),
+        ),
+        (
+            "telling baseline",
+            _unless(
+                site.baseline_information < 1.2,
+                f"nothing but the baseline is {site.baseline_information:.1f} times as telling as a real row",
+            ),
+        ),
+    ]
+
+
+def _unless(fine: bool, text: str) -> str:
+    return "" if fine else text
+
+
+def diagnose(explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier]) -> dict[str, Any]:
+    """Every site's diagnosis on held-out rows, as plain values."""
+    task = explainer.task
+    rows = task.data["valid" if "valid" in task.data else "train"][:2000].trim()
+    found = {site: _diagnose_site(explainer, rows, site, margin, multipliers[site]) for site in explainer.sites}
+    plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
+    if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
+        for site in plain:
+            plain[site]["problems"]["all open"] = "no token is masked at any site: raise the margin or the steps"
+    return plain
+
+
+@torch.no_grad()
+def _diagnose_site(
+    explainer: MaskExplainer, rows: Batch, site: str, margin: float, multiplier: Multiplier
+) -> SiteDiagnosis:
+    task = explainer.task
+    answer, states = task.trace(rows)
+    kept = explainer.log_open(states, site).exp()[rows.maskable]
+    hard = explainer.hard(states, site)
+    under_expected = _masked(explainer, rows, site, explainer.expected(states, site))
+    under_hard = _masked(explainer, rows, site, hard)
+    return SiteDiagnosis(
+        margin=margin,
+        expected_divergence=divergence(answer, under_expected).mean().item(),
+        expected_agreement=agreement(answer, under_expected).float().mean().item(),
+        hard_divergence=divergence(answer, under_hard).mean().item(),
+        hard_agreement=agreement(answer, under_hard).float().mean().item(),
+        open_share=kept.mean().item(),
+        open_spread=kept.std().item() if len(kept) > 1 else 0.0,
+        multiplier=multiplier.value,
+        multiplier_at_bound=multiplier.at_bound,
+        multiplier_swing=multiplier.swing,
+        baseline_information=_baseline_information(explainer, rows, site, answer),
+        swapped_divergence=divergence(answer, _masked(explainer, rows, site, hard, _mean_state(task, explainer, site)))
+        .mean()
+        .item(),
+    )
+
+
+def _masked(
+    explainer: MaskExplainer,
+    rows: Batch,
+    site: str,
+    gate: Float[Tensor, "row token"],
+    baseline: Float[Tensor, " width"] | None = None,
+) -> Distribution:
+    return explainer.task.predict(rows, explainer.edits(site, gate, rows.maskable, baseline))
+
+
+def _baseline_information(explainer: MaskExplainer, rows: Batch, site: str, answer: Distribution) -> float:
+    empty = _masked(explainer, rows, site, torch.zeros(rows.tokens.shape))
+    usual = divergence(answer, average(answer)).mean().item()
+    return divergence(empty, average(answer)).mean().item() / max(usual, 1e-9)
+
+
+def _mean_state(task: Task, explainer: MaskExplainer, site: str) -> Float[Tensor, " width"]:
+    place = explainer.place(site)
+    return site_statistics(task, [place], rows=500)[place].mean
+
+
+def report(diagnostics: Mapping[str, Any], label: str) -> None:
+    """Log every site in a line; warn of each problem."""
+    for site, found in diagnostics.items():
+        logger.info(
+            "%s at %s: %.0f %% open, divergence %.4f (margin %g), agreement %.3f, multiplier %.3g",
+            label, site, 100 * found["open_share"], found["hard_divergence"], found["margin"], found["hard_agreement"],
+            found["multiplier"],
+        )  # fmt: skip
+        for name, text in found["problems"].items():
+            warnings.warn(f"{label} at site '{site}': {name}: {text}", FitWarning, stacklevel=4)

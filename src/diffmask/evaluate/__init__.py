@@ -1,0 +1,1 @@
+"""Evaluations, one a file."""

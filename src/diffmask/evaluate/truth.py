@@ -1,0 +1,80 @@
+"""Divergence to a known truth. De Cao et al. 2020, table 1."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffmask.batch import Attribution
+from diffmask.bench import Bench
+from diffmask.evaluation import Evaluation, record_of
+from diffmask.method import Method
+from diffmask.record import Record
+
+Scores = Float[Tensor, "row token"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergenceToTruth(Evaluation):
+    """KL(truth || scores) and JS(truth, scores) of each row's scores normalised to sum to one.
+
+    Rows in which no token matters are left out. `flat_rows` is the share of rows whose largest and smallest score
+    differ by less than `flat`.
+    """
+
+    name: ClassVar[str] = "divergence-to-truth"
+
+    split: str = "test"
+    flat: float = 0.02
+    """Difference below which a row's scores count as uniform."""
+
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """Three numbers for each site the method speaks of."""
+        batch = bench.task().data[self.split]
+        truth = bench.task().truth(batch)
+        known = truth.sum(dim=1) > 0
+        explained = bench.explained(method, self.split)
+        for site, scores in by_site(explained.attribution, method, bench):
+            share = normalised(scores[known], batch.maskable[known])
+            target = normalised(truth[known], batch.maskable[known])
+            yield record_of(bench, method, explained, site, "kl_to_truth", kl(target, share))
+            yield record_of(bench, method, explained, site, "js_to_truth", js(target, share))
+            level = spread(scores, batch.maskable) < self.flat
+            yield record_of(bench, method, explained, site, "flat_rows", level.float())
+
+
+def by_site(attribution: Attribution, method: Method, bench: Bench) -> Iterator[tuple[str, Scores]]:
+    """The scores as seen from each layer, or at the one site the method works at."""
+    if attribution.by_layer is None:
+        yield getattr(method, "site", None) or bench.task().sites[0], attribution.scores
+        return
+    for index, site in enumerate(attribution.layers):
+        yield site, attribution.by_layer[:, index]
+
+
+def normalised(scores: Scores, maskable: Float[Tensor, "row token"] | Tensor) -> Scores:
+    """Sizes of the scores, as shares of their row; a row of zeros is uniform."""
+    size = scores.abs() * maskable
+    total = size.sum(dim=1, keepdim=True)
+    uniform = maskable / maskable.sum(dim=1, keepdim=True).clamp(min=1)
+    return torch.where(total > 0, size / total.clamp(min=1e-30), uniform)
+
+
+def kl(first: Scores, second: Scores) -> Float[Tensor, " row"]:
+    """sum of p log(p / q) over tokens, with 0 log 0 = 0; infinite where q misses what p has."""
+    terms = torch.where(first > 0, first * (first / second).log(), 0.0)
+    return terms.sum(dim=1)
+
+
+def js(first: Scores, second: Scores) -> Float[Tensor, " row"]:
+    """Jensen-Shannon divergence in nats."""
+    middle = (first + second) / 2
+    return (kl(first, middle) + kl(second, middle)) / 2
+
+
+def spread(scores: Scores, maskable: Tensor) -> Float[Tensor, " row"]:
+    """Largest less smallest score of each row."""
+    return scores.masked_fill(~maskable, -torch.inf).amax(1) - scores.masked_fill(~maskable, torch.inf).amin(1)

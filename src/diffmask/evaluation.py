@@ -1,0 +1,44 @@
+"""An `Evaluation` sees a method and a task on a bench, and yields flat records."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from diffmask.bench import Bench, Explained
+from diffmask.method import Method
+from diffmask.recipe import Recipe
+from diffmask.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Recipe, ABC):
+    """The choices that make a measurement; `run` makes it."""
+
+    kind: ClassVar[str] = "evaluation"
+
+    @abstractmethod
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """The numbers, one a record."""
+
+
+def record_of(
+    bench: Bench, method: Method, explained: Explained, site: str, metric: str, values: Float[Tensor, " row"]
+) -> Record:
+    """The mean of a metric over rows, as a record that knows what it cost."""
+    finite = bool(values.isfinite().all())
+    return Record(
+        task=bench.recipe.label,
+        method=method.label,
+        site=site,
+        metric=metric,
+        value=values.mean().item(),
+        seed=bench.seed,
+        rows=len(values),
+        deviation=values.std().item() if finite and len(values) > 1 else 0.0,
+        cost=explained.figures(),
+        digest=bench.fit_digest(method),
+    )

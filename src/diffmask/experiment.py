@@ -1,0 +1,125 @@
+"""An `Experiment` is tasks x methods x evaluations x seeds; it expands to a graph of nodes, each with a digest."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diffmask.bench import Bench
+from diffmask.errors import RecipeError, nearest
+from diffmask.evaluation import Evaluation
+from diffmask.graph import FitNode, MeasureNode, Node, TrainNode
+from diffmask.method import Method
+from diffmask.recipe import parse
+from diffmask.store import Store
+from diffmask.task import TaskRecipe
+
+KEYS = ("name", "seeds", "tasks", "methods", "evaluations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What to measure, on what, how often."""
+
+    name: str
+    tasks: tuple[TaskRecipe, ...]
+    methods: tuple[Method, ...]
+    evaluations: tuple[Evaluation, ...]
+    seeds: tuple[int, ...] = (0,)
+
+    @staticmethod
+    def read(path: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
+        """An experiment from YAML, with `key=value` overrides such as `seeds=[0,1]` or `methods.0.margin=0.2`."""
+        file = Path(path)
+        if not file.is_file():
+            raise RecipeError(f"{file}: there is no such file")
+        try:
+            node = yaml.safe_load(file.read_text())
+        except yaml.YAMLError as error:
+            raise RecipeError(f"{file}: not YAML: {error}") from None
+        if not isinstance(node, Mapping):
+            raise RecipeError(f"{file}: an experiment is a mapping with the keys {', '.join(KEYS)}")
+        changed = dict(node)
+        for override in overrides:
+            _override(changed, override)
+        return Experiment.from_dict(changed, where=file.name)
+
+    @staticmethod
+    def from_dict(node: Mapping[str, Any], where: str = "experiment") -> "Experiment":
+        """An experiment from plain values; a mistake is named with its place."""
+        for key in node:
+            if key not in KEYS:
+                raise RecipeError(f"{where}: '{key}' is not part of an experiment; {nearest(str(key), KEYS)}")
+        return Experiment(
+            name=str(node.get("name", where)),
+            seeds=_seeds(node.get("seeds", [0]), where),
+            tasks=_recipes("task", node, where),
+            methods=_recipes("method", node, where),
+            evaluations=_recipes("evaluation", node, where),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only: what the YAML file would say in full."""
+        lists = {
+            name: [recipe.to_dict() for recipe in getattr(self, name)] for name in ("tasks", "methods", "evaluations")
+        }
+        return {"name": self.name, "seeds": list(self.seeds), **lists}
+
+    def nodes(self, store: Store) -> list[Node]:
+        """The graph in an order that can be run: each node after those it needs."""
+        graph: list[Node] = []
+        for recipe in self.tasks:
+            for seed in self.seeds:
+                graph += self._nodes_of(Bench(store, recipe, seed))
+        return graph
+
+    def _nodes_of(self, bench: Bench) -> list[Node]:
+        measures = [
+            MeasureNode(bench, method, evaluation) for evaluation in self.evaluations for method in self.methods
+        ]
+        return [TrainNode(bench), *(FitNode(bench, method) for method in self.methods), *measures]
+
+
+def _recipes(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+    listed = node.get(f"{kind}s", [])
+    if not isinstance(listed, list) or not listed:
+        raise RecipeError(f"{where}: '{kind}s' is a list of at least one {kind}; found {listed!r}")
+    return tuple(parse(kind, item, f"{where}: {kind}s[{index}]") for index, item in enumerate(listed))
+
+
+def _seeds(node: Any, where: str) -> tuple[int, ...]:
+    seeds = [node] if isinstance(node, int) else node
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise RecipeError(f"{where}: 'seeds' is a list of whole numbers from 0; found {node!r}")
+    return tuple(seeds)
+
+
+def _override(node: dict[str, Any], override: str) -> None:
+    """Set one value deep in the experiment: `a.b.0.c=value`, the value read as YAML."""
+    path, found, text = override.partition("=")
+    if not found:
+        raise RecipeError(f"'{override}' is not an override; write key=value, for example seeds=[0,1]")
+    *parents, last = path.split(".")
+    here: Any = node
+    for step in parents:
+        here = _child(here, step, override)
+    if isinstance(here, list):
+        _child(here, last, override)
+        here[int(last)] = yaml.safe_load(text)
+    elif isinstance(here, dict):
+        here[last] = yaml.safe_load(text)
+    else:
+        raise RecipeError(f"override '{override}': '{parents[-1]}' has no parts")
+
+
+def _child(here: Any, step: str, override: str) -> Any:
+    if isinstance(here, list) and step.isdigit() and int(step) < len(here):
+        if isinstance(here[int(step)], str):
+            here[int(step)] = {"name": here[int(step)]}
+        return here[int(step)]
+    if isinstance(here, dict) and step in here:
+        return here[step]
+    known = here.keys() if isinstance(here, dict) else [str(index) for index in range(len(here))]
+    raise RecipeError(f"override '{override}': there is no '{step}'; {nearest(step, known)}")

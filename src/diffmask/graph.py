@@ -1,0 +1,121 @@
+"""The pieces of work an experiment is made of: each makes one artefact, and whatever it needs that is not there yet."""
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+from diffmask.bench import Bench
+from diffmask.evaluation import Evaluation
+from diffmask.method import Method
+from diffmask.recipe import digest_of
+from diffmask.record import Record
+from diffmask.store import Artefact
+
+
+@dataclass(frozen=True)
+class Node(ABC):
+    """One piece of work on one task at one seed."""
+
+    bench: Bench = field(repr=False)
+
+    @property
+    @abstractmethod
+    def address(self) -> tuple[str, str]:
+        """Kind and digest of the artefact it makes."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What it does, for people."""
+
+    @abstractmethod
+    def run(self) -> list[Record]:
+        """Make the artefact unless it is there; the numbers it holds, if any."""
+
+    @cached_property
+    def was_done(self) -> bool:
+        """Whether its artefact was there when first asked."""
+        return self.bench.store.has(*self.address)
+
+
+@dataclass(frozen=True)
+class TrainNode(Node):
+    """Train the task's model, and see how good it is."""
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """The trained task."""
+        return "task", self.bench.task_digest()
+
+    @property
+    def label(self) -> str:
+        """Task and seed."""
+        return f"train {self.bench.recipe.label}, seed {self.bench.seed}"
+
+    def run(self) -> list[Record]:
+        """The task's own score of the unmasked model on held-out rows."""
+        task = self.bench.task()
+        held_out = task.data["test"]
+        return [
+            Record(
+                task=self.bench.recipe.label,
+                method="model",
+                site="",
+                metric="quality",
+                value=task.quality(held_out),
+                seed=self.bench.seed,
+                rows=len(held_out),
+                digest=self.bench.task_digest(),
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class FitNode(Node):
+    """Fit a method to the task."""
+
+    method: Method
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """The fitted explainer."""
+        return "fit", self.bench.fit_digest(self.method)
+
+    @property
+    def label(self) -> str:
+        """Method."""
+        return f"fit {self.method.label}"
+
+    def run(self) -> list[Record]:
+        """Nothing is measured here."""
+        self.bench.explainer(self.method)
+        return []
+
+
+@dataclass(frozen=True)
+class MeasureNode(Node):
+    """Run an evaluation of a method."""
+
+    method: Method
+    evaluation: Evaluation
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """The records."""
+        return "measure", digest_of(["measure", self.bench.fit_digest(self.method), self.evaluation.digest])
+
+    @property
+    def label(self) -> str:
+        """Evaluation and method."""
+        return f"{self.evaluation.label} of {self.method.label}"
+
+    def run(self) -> list[Record]:
+        """The evaluation's numbers."""
+
+        def make() -> Artefact:
+            return Artefact(
+                {}, {"records": [asdict(record) for record in self.evaluation.run(self.method, self.bench)]}
+            )
+
+        kept = self.bench.store.get_or_make(*self.address, make)
+        return [Record(**values) for values in kept.values["records"]]

@@ -1,0 +1,99 @@
+"""Reading and editing a model's states while it runs: the only file that touches hooks."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from diffmask.errors import SiteError, nearest
+
+State = Float[Tensor, "row token width"]
+Edit = Callable[[State], State]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place where a state can be read and replaced: what goes into a module, or comes out of it."""
+
+    module: str
+    """Path of the module, as `model.named_modules()` spells it."""
+    side: Literal["input", "output"] = "output"
+
+
+@contextmanager
+def editing(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
+    """Within this block one forward pass of the model runs with each site's state replaced by `edit(state)`.
+
+    The hooks go when the block ends, also by an error. A site that the pass does not call exactly once is an error.
+    """
+    calls = dict.fromkeys(edits, 0)
+
+    def counted(site: Site, edit: Edit) -> Edit:
+        def once(state: State) -> State:
+            calls[site] += 1
+            return edit(state)
+
+        return once
+
+    with ExitStack() as hooks:
+        for site, edit in edits.items():
+            hooks.callback(_attach(model, site, counted(site, edit)).remove)
+        yield
+    for site, count in calls.items():
+        if count != 1:
+            raise SiteError(
+                f"the {site.side} of '{site.module}' was seen {count} times in one forward pass, not once; "
+                "give the model an nn.Identity of its own at the place to edit"
+            )
+
+
+@contextmanager
+def watching(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]:
+    """Within this block `seen` is given the first tensor of every answer of the model."""
+
+    def hook(module: nn.Module, arguments: Any, output: Any) -> None:
+        seen(_first_tensor(output))
+
+    handle = model.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _attach(model: nn.Module, site: Site, edit: Edit) -> Any:
+    modules = dict(model.named_modules())
+    if site.module not in modules:
+        raise SiteError(f"'{site.module}' is not a module of {type(model).__name__}; {nearest(site.module, modules)}")
+    module = modules[site.module]
+    if site.side == "output":
+        return module.register_forward_hook(lambda _module, _arguments, output: _edit_output(output, edit))
+    return module.register_forward_pre_hook(
+        lambda _module, arguments, named: _edit_input(arguments, named, edit), with_kwargs=True
+    )
+
+
+def _edit_output(output: Any, edit: Edit) -> Any:
+    """Blocks answer with a tensor, or with a tuple whose first member is the state."""
+    return (edit(output[0]), *output[1:]) if isinstance(output, tuple) else edit(output)
+
+
+def _edit_input(
+    arguments: tuple[Any, ...], named: dict[str, Any], edit: Edit
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Blocks take their state first, or by the name every library gives it."""
+    if arguments:
+        return (edit(arguments[0]), *arguments[1:]), named
+    return arguments, {**named, "hidden_states": edit(named["hidden_states"])}
+
+
+def _first_tensor(output: Any) -> Tensor:
+    """The answer itself: a tensor, or the first of a tuple or of a library's output record."""
+    while not isinstance(output, Tensor):
+        output = next(
+            value for value in (output.values() if isinstance(output, Mapping) else output) if value is not None
+        )
+    return output

@@ -1,0 +1,91 @@
+"""The explainer that DiffMask learns: a probe for every site, a baseline for every place that is masked."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from diffmask.batch import Attribution, Batch
+from diffmask.gates import HardConcrete
+from diffmask.hooks import Edit
+from diffmask.method import Explainer
+from diffmask.probe import Probe
+from diffmask.task import Task
+
+States = dict[str, Float[Tensor, "row token width"]]
+
+
+class MaskExplainer(Explainer):
+    """What the probes say of one clean pass is the explanation: P(z > 0) of every token, seen from every site."""
+
+    def __init__(
+        self,
+        task: Task,
+        mask: Literal["inputs", "states"],
+        probes: dict[str, Probe],
+        baselines: dict[str, nn.Parameter],
+        *,
+        reads_first: bool,
+        temperature: float,
+    ) -> None:
+        super().__init__(task)
+        self.mask = mask
+        self.sites = tuple(probes)
+        self.reads_first = reads_first
+        self.temperature = temperature
+        self.probes = nn.ModuleList(probes.values())
+        self.baselines = nn.ParameterList(baselines.values())
+
+    def gates(self, states: States, site: str) -> HardConcrete:
+        """The gates that this site's probe sets for every token."""
+        state = states[site]
+        seen = torch.cat([states[self.task.sites[0]], state], dim=-1) if self.reads_first else state
+        return HardConcrete(self.probes[self.sites.index(site)](seen), self.temperature)
+
+    def voters(self, site: str) -> tuple[str, ...]:
+        """The sites whose gates are multiplied for the mask seen from `site`."""
+        return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
+
+    def log_open(self, states: States, site: str) -> Float[Tensor, "row token"]:
+        """log P(token kept), seen from `site`."""
+        return torch.stack([self.gates(states, voter).log_open() for voter in self.voters(site)]).sum(dim=0)
+
+    def sample(self, states: States, site: str, source: torch.Generator) -> Float[Tensor, "row token"]:
+        """One draw of the mask seen from `site`."""
+        return torch.stack([self.gates(states, voter).sample(source) for voter in self.voters(site)]).prod(dim=0)
+
+    def expected(self, states: States, site: str) -> Float[Tensor, "row token"]:
+        """E[z] of the mask seen from `site`; votes are independent."""
+        return torch.stack([self.gates(states, voter).mean() for voter in self.voters(site)]).prod(dim=0)
+
+    def hard(self, states: States, site: str) -> Float[Tensor, "row token"]:
+        """The mask a reader is told: 1 where a token is more likely kept than not."""
+        return (self.log_open(states, site).exp() > 0.5).to(states[site].dtype)
+
+    def place(self, site: str) -> str:
+        """Where the mask seen from `site` is applied."""
+        return site if self.mask == "states" else self.task.sites[0]
+
+    def baseline(self, site: str) -> Float[Tensor, " width"]:
+        """What the mask seen from `site` puts in place of an erased state."""
+        return self.baselines[self.sites.index(site) if self.mask == "states" else 0]
+
+    def edits(
+        self,
+        site: str,
+        gate: Float[Tensor, "row token"],
+        maskable: Bool[Tensor, "row token"],
+        baseline: Float[Tensor, " width"] | None = None,
+    ) -> dict[str, Edit]:
+        """h <- z h + (1 - z) b at the maskable tokens, where the mask seen from `site` applies."""
+        kept = torch.where(maskable, gate, 1.0)[..., None]
+        filler = self.baseline(site) if baseline is None else baseline
+        return {self.place(site): lambda state: kept * state + (1 - kept) * filler}
+
+    @torch.no_grad()
+    def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """A token's score is its mean over the sites: for how long it is needed."""
+        _, states = self.task.trace(batch)
+        by_layer = torch.stack([self.log_open(states, site).exp() for site in self.sites], dim=1)
+        return Attribution(by_layer.mean(dim=1), by_layer, self.sites)

@@ -1,0 +1,99 @@
+"""A `Method` is a frozen recipe; fitted to a task it is an `Explainer`, which maps a batch to an attribution."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from diffmask.answer import decision
+from diffmask.batch import Attribution, Batch
+from diffmask.cost import Cost, metering
+from diffmask.recipe import Recipe
+from diffmask.task import Task
+from diffmask.training import track
+
+
+class Explainer(nn.Module, ABC):
+    """A method fitted to one task. What it learned is its `state_dict`; the model itself is not part of it."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__()
+        self.task = task
+        self.fit_cost = Cost()
+        """What the fit took."""
+        self.cost = Cost()
+        """What all explanations so far took."""
+        self.diagnostics: dict[str, Any] = {}
+        """What the fit found out about itself, by site."""
+
+    @abstractmethod
+    def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Scores of every token of a few rows, for the outcome `target` of each."""
+
+    def forward(
+        self, batch: Batch, target: Shaped[Tensor, "row *event"] | None = None, *, rows_at_once: int = 256
+    ) -> Attribution:
+        """Scores of every token of the batch; by default for the answer the model itself gives.
+
+        Rows are taken in order of length, so that little padding is computed. Positions that are not maskable score 0;
+        `diffmask.batch.ranking` puts them last whatever the others score.
+        """
+        self.task.check(batch)
+        order = batch.present.sum(dim=1).argsort(stable=True)
+        parts = []
+        with metering(self.task.model, self.cost):
+            for rows in track(order.split(rows_at_once), "explain"):
+                part = batch[rows].trim()
+                wanted = target[rows] if target is not None else self._own_answer(part)
+                parts.append(_widen(self.explain(part, wanted), part, batch.tokens.shape[1]))
+        return Attribution.join(parts)[order.argsort()]
+
+    @torch.no_grad()
+    def _own_answer(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
+        return decision(self.task.predict(batch))
+
+
+def _widen(attribution: Attribution, batch: Batch, width: int) -> Attribution:
+    """Scores of a trimmed batch, zero where nothing may be masked, padded back to `width` tokens."""
+    missing = (0, width - batch.tokens.shape[1])
+    scores = pad(attribution.scores.masked_fill(~batch.maskable, 0.0), missing)
+    by_layer = attribution.by_layer
+    if by_layer is not None:
+        by_layer = pad(by_layer.masked_fill(~batch.maskable[:, None], 0.0), missing)
+    return Attribution(scores, by_layer, attribution.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Recipe, ABC):
+    """The choices that make an explainer; `fit` makes it."""
+
+    kind: ClassVar[str] = "method"
+
+    @abstractmethod
+    def build(self, task: Task, seed: int) -> Explainer:
+        """Allocate the explainer for a task; what it needs of the task is checked here."""
+
+    def train(self, explainer: Any, task: Task, seed: int) -> None:
+        """Learn from the task's training rows, where there is something to learn."""
+
+    def fit(self, task: Task, seed: int = 0) -> Explainer:
+        """An explainer ready to explain; the same seed gives the same one, to the bit."""
+        explainer = self.build(task, seed)
+        self.teach(explainer, task, seed)
+        return explainer
+
+    def teach(self, explainer: Explainer, task: Task, seed: int) -> None:
+        """Train a built explainer and count what it takes."""
+        with metering(task.model, explainer.fit_cost):
+            self.train(explainer, task, seed)
+        explainer.eval()
+
+    def site_of(self, task: Task, site: str | None) -> str:
+        """The site asked for, or the token embedding."""
+        chosen = site if site is not None else task.sites[0]
+        task.place(chosen)
+        return chosen

@@ -1,0 +1,157 @@
+"""DiffMask: which tokens, and which hidden states, can be erased without changing the answer. De Cao et al. 2020."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from diffmask.answer import divergence
+from diffmask.constraint import Controller, Multiplier
+from diffmask.diagnostics import diagnose, report
+from diffmask.errors import RecipeError
+from diffmask.mask import MaskExplainer
+from diffmask.method import Method
+from diffmask.probe import Probe, SiteStatistics, mask_state, site_statistics
+from diffmask.task import Task
+from diffmask.training import endless, generator, seeded, track
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffMask(Method):
+    """Fewest open gates subject to KL(original || masked) <= margin, amortised over a data set."""
+
+    name: ClassVar[str] = "diffmask"
+
+    mask: Literal["inputs", "states"] = "inputs"
+    """Erase input tokens, seen from every layer (votes of layers 0..l multiplied), or each layer's own states."""
+    margin: float = 0.1
+    """Largest divergence from the original answer that masking may cause, in nats."""
+    sites: tuple[str, ...] = ()
+    """The sites to probe, in order; all of the task's where none is named."""
+    sparsity: Literal["l0", "log"] = "l0"
+    """What is made small: the expected number of open gates (paper) or its mean logarithm (original code)."""
+    reads: Literal["both", "state", "auto"] = "auto"
+    """What a probe reads: [h0; hk], or hk alone; by default both for inputs, hk for states."""
+    probe_width: int | None = None
+    """Units of a probe's hidden layer; a quarter of the state's width, at least 32, where none is given."""
+    baseline: Literal["mean", "mask", "zero", "random"] = "mean"
+    """What an erased state is replaced by, or starts from where it is learned."""
+    learn_baseline: bool = False
+    """Whether the baseline moves during the fit: it may then learn to imitate what it replaces."""
+    temperature: float = 0.2
+    """Temperature of the gates; low passes gradients only near the threshold."""
+    reach: tuple[float, float] = (2.0, 14.0)
+    """How far a probe can move a gate's logit, at the start and from the settling of the margin on."""
+    steps: int = 1000
+    batch_size: int = 128
+    sites_per_step: int = 1
+    """How many sites, drawn at random, one clean pass serves."""
+    site_sampling: Literal["uniform", "adaptive"] = "uniform"
+    """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
+    learning_rate: float = 3e-3
+    statistics_rows: int = 2000
+    """Training rows that the sites' means and deviations are taken from."""
+
+    def __post_init__(self) -> None:
+        if self.margin < 0 or min(self.steps, self.batch_size, self.sites_per_step) < 1:
+            raise RecipeError("diffmask: margin must not be negative; steps, batch_size, sites_per_step are at least 1")
+
+    def build(self, task: Task, seed: int) -> MaskExplainer:
+        """Probes that leave every gate half open."""
+        sites = self.sites or task.sites
+        for site in sites:
+            task.place(site)
+        both = self.reads == "both" or (self.reads == "auto" and self.mask == "inputs")
+        known = site_statistics(task, {task.sites[0], *sites}, self.statistics_rows)
+        first = [known[task.sites[0]]] if both else []
+        masked = sites if self.mask == "states" else task.sites[:1]
+        with seeded(seed, "diffmask", self.digest):
+            probes = {site: Probe([*first, known[site]], self.probe_width, self.reach[1]) for site in sites}
+            baselines = {site: self._start_baseline(task, site, known[site]) for site in masked}
+        return MaskExplainer(task, self.mask, probes, baselines, reads_first=both, temperature=self.temperature)
+
+    def train(self, explainer: MaskExplainer, task: Task, seed: int) -> None:
+        """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
+        loop = _Fit(self, explainer, task, generator(seed, "diffmask", self.digest))
+        for step in track(range(self.steps), f"fit {self.label}"):
+            loop.step(step / self.steps)
+        explainer.diagnostics = diagnose(explainer, self.margin, loop.multipliers)
+        report(explainer.diagnostics, self.label)
+
+    def _start_baseline(self, task: Task, site: str, known: SiteStatistics) -> nn.Parameter:
+        """The baseline vector a fit starts from."""
+        start = {
+            "mean": lambda: known.mean.clone(),
+            "mask": lambda: mask_state(task, site),
+            "zero": lambda: torch.zeros_like(known.mean),
+            "random": lambda: torch.randn_like(known.mean),
+        }
+        return nn.Parameter(start[self.baseline](), requires_grad=self.learn_baseline)
+
+
+class _Fit:
+    """One run of the optimisation: what changes from step to step."""
+
+    def __init__(self, method: DiffMask, explainer: MaskExplainer, task: Task, source: torch.Generator) -> None:
+        self.method, self.explainer, self.task, self.source = method, explainer, task, source
+        self.controller = Controller(method.margin)
+        learned = [value for value in explainer.parameters() if value.requires_grad]
+        self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
+        self.batches = endless(task.data["train"], method.batch_size, source)
+        self.multipliers = {site: Multiplier(self.controller, self._critical(site)) for site in explainer.sites}
+        self.need = dict.fromkeys(explainer.sites, 1.0)
+
+    def step(self, progress: float) -> None:
+        """One clean pass, then a masked pass for each site drawn, and one update of everything."""
+        self._schedule(progress)
+        batch = next(self.batches)
+        answer, states = self.task.trace(batch)
+        self.optimizer.zero_grad()
+        for site in self._draw_sites():
+            gate = self.explainer.sample(states, site, self.source)
+            masked = self.task.predict(batch, self.explainer.edits(site, gate, batch.maskable))
+            caused = divergence(answer, masked).mean()
+            kept = self._sparsity(self.explainer.log_open(states, site), batch.maskable)
+            weight = self.multipliers[site].value
+            ((kept + weight * caused) / (1 + weight)).backward()
+            self.multipliers[site].update(caused.item(), progress)
+            self._note_need(site, kept.item(), caused.item())
+        self.optimizer.step()
+
+    def _schedule(self, progress: float) -> None:
+        """Learning rate: a short rise, then half a cosine. Reach: from its first to its last, geometrically."""
+        rise = min(1.0, progress * self.method.steps / 30 + 0.03)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.method.learning_rate * rise * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))
+        near, far = self.method.reach
+        for probe in self.explainer.probes.children():
+            cast(Probe, probe).reach.fill_(near * (far / near) ** min(1.0, progress / self.controller.settle))
+
+    def _sparsity(self, log_open: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Float[Tensor, ""]:
+        """Mean over rows of the mean over a row's maskable tokens."""
+        cost = log_open if self.method.sparsity == "log" else log_open.exp()
+        return ((cost * maskable).sum(dim=1) / maskable.sum(dim=1).clamp(min=1)).mean()
+
+    @torch.no_grad()
+    def _critical(self, site: str) -> float:
+        """1 / KL(original || everything masked), within reason."""
+        batch = self.task.data["train"][: self.method.batch_size].trim()
+        shut = torch.zeros(batch.tokens.shape)
+        masked = self.task.predict(batch, self.explainer.edits(site, shut, batch.maskable))
+        return min(max(1 / max(divergence(self.task.predict(batch), masked).mean().item(), 1e-3), 0.1), 100.0)
+
+    def _draw_sites(self) -> list[str]:
+        """Sites of this step, without replacement."""
+        weights = torch.tensor([self.need[site] for site in self.explainer.sites])
+        count = min(self.method.sites_per_step, len(weights))
+        drawn = torch.multinomial(weights, count, generator=self.source)
+        return [self.explainer.sites[index] for index in drawn.tolist()]
+
+    def _note_need(self, site: str, kept: float, caused: float) -> None:
+        """After De Cao's code: a site whose mask is sparse and holds needs fewer steps."""
+        if self.method.site_sampling == "adaptive":
+            done = kept < 0.1 and caused <= self.method.margin
+            self.need[site] = 0.9 * self.need[site] + 0.1 * (0.1 if done else 1.0)

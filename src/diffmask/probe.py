@@ -1,0 +1,73 @@
+"""The shallow network that reads a state and says whether it can be erased, and the statistics it starts from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from diffmask.errors import TaskError
+from diffmask.task import Task
+
+
+@dataclass(frozen=True)
+class SiteStatistics:
+    """Mean and deviation of a site's states over real tokens."""
+
+    mean: Float[Tensor, " width"]
+    deviation: Float[Tensor, " width"]
+
+
+def site_statistics(task: Task, sites: Iterable[str], rows: int) -> dict[str, SiteStatistics]:
+    """Statistics of the named sites over the first `rows` training rows."""
+    batch = task.data["train"][:rows].trim()
+    _, states = task.trace(batch)
+    return {site: _statistics(states[site][batch.present]) for site in sites}
+
+
+def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]:
+    """The mean state of the vocabulary's own mask token in texts made of nothing else."""
+    if task.mask_token is None:
+        raise TaskError(f"{type(task).__name__} has no mask token; use baseline 'mean' or 'zero'")
+    batch = task.data["train"][:rows].trim()
+    masked = replace(batch, tokens=batch.tokens.masked_fill(batch.maskable, task.mask_token))
+    _, states = task.trace(masked)
+    return states[site][batch.maskable].mean(dim=0)
+
+
+def _statistics(states: Float[Tensor, "token width"]) -> SiteStatistics:
+    return SiteStatistics(states.mean(dim=0), states.std(dim=0).clamp(min=1e-6))
+
+
+class Probe(nn.Module):
+    """logit = reach * tanh(v' tanh(W x + c) + d), x = the standardised states.
+
+    De Cao et al. 2020, with the bounded output of the original code. `reach` grows during a fit: while it is small no
+    gate saturates, open or shut, before it is known what it lets through.
+    """
+
+    steepness = 3.0
+    """Deviation of W x at the start: features must bend within the cloud of states to tell its parts apart."""
+
+    mean: Tensor
+    deviation: Tensor
+    reach: Tensor
+
+    def __init__(self, parts: list[SiteStatistics], width: int | None, reach: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.cat([part.mean for part in parts]))
+        self.register_buffer("deviation", torch.cat([part.deviation for part in parts]))
+        self.register_buffer("reach", torch.tensor(reach))
+        inputs, hidden = len(self.mean), width or max(32, len(parts[-1].mean) // 4)
+        self.hidden = nn.Linear(inputs, hidden)
+        self.vote = nn.Linear(hidden, 1)
+        nn.init.normal_(self.hidden.weight, std=self.steepness / inputs**0.5)
+        nn.init.uniform_(self.hidden.bias, -2.0, 2.0)
+        nn.init.zeros_(self.vote.weight)
+        nn.init.zeros_(self.vote.bias)
+
+    def forward(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token"]:
+        """Logit of each token's gate."""
+        features = torch.tanh(self.hidden((states - self.mean) / self.deviation))
+        return self.reach * torch.tanh(self.vote(features).squeeze(-1))

@@ -1,0 +1,88 @@
+"""Names of the methods, tasks and evaluations, and where each lives: a listing that imports none of them."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from diffmask.errors import RecipeError, nearest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One registered recipe: `target` is 'module:Class', `summary` one line for people."""
+
+    kind: str
+    name: str
+    target: str
+    summary: str
+
+    def load(self) -> Any:
+        """The class itself; imports its module."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+_ENTRIES: dict[tuple[str, str], Entry] = {}
+
+
+def register(kind: str, name: str, target: str, summary: str) -> None:
+    """Make a recipe known by name; a later registration of the same name wins."""
+    _ENTRIES[kind, name] = Entry(kind, name, target, summary)
+
+
+def entries(kind: str) -> list[Entry]:
+    """All recipes of a kind: 'method', 'task' or 'evaluation'; installed plug-ins included."""
+    _load_plugins(kind)
+    return sorted((entry for entry in _ENTRIES.values() if entry.kind == kind), key=lambda entry: entry.name)
+
+
+def find(kind: str, name: str, where: str = "") -> Entry:
+    """The recipe of that name, or an error with the nearest one."""
+    known = {entry.name: entry for entry in entries(kind)}
+    if name not in known:
+        place = f"{where}: " if where else ""
+        raise RecipeError(f"{place}there is no {kind} '{name}'; {nearest(name, known)}")
+    return known[name]
+
+
+def _load_plugins(kind: str) -> None:
+    """Packages add recipes through entry points of the group `diffmask.method`, `.task` or `.evaluation`."""
+    for point in entry_points(group=f"diffmask.{kind}"):
+        if (kind, point.name) not in _ENTRIES:
+            register(kind, point.name, point.value, f"from {point.dist.name if point.dist else 'a plug-in'}")
+
+
+for _kind, _name, _target, _summary in (
+    ("task", "toy", "diffmask.tasks.toy:ToyTask", "does digit m occur more often than n? truth is known (De Cao 2020)"),
+    ("method", "diffmask", "diffmask.methods.diffmask:DiffMask", "masks learned once, one pass a text (De Cao 2020)"),
+    (
+        "method",
+        "exact-erasure",
+        "diffmask.methods.exact_erasure:ExactErasure",
+        "the smallest evidence, where a task knows it",
+    ),
+    (
+        "method",
+        "integrated-gradient",
+        "diffmask.methods.integrated_gradient:IntegratedGradient",
+        "gradients along a path from a baseline (Sundararajan 2017)",
+    ),
+    (
+        "method",
+        "bottleneck",
+        "diffmask.methods.bottleneck:Bottleneck",
+        "information bottleneck per input (Schulz 2020)",
+    ),
+    ("method", "noise", "diffmask.methods.noise:Noise", "largest noise each token tolerates (Guan 2019)"),
+    ("method", "uniform", "diffmask.methods.constant:Uniform", "every token the same"),
+    ("method", "random", "diffmask.methods.constant:Random", "a random order: the floor every method must beat"),
+    (
+        "evaluation",
+        "divergence-to-truth",
+        "diffmask.evaluate.truth:DivergenceToTruth",
+        "KL and JS from the known truth to the normalised scores",
+    ),
+    ("evaluation", "fidelity", "diffmask.evaluate.fidelity:Fidelity", "does the answer survive the learned masks?"),
+):
+    register(_kind, _name, _target, _summary)

@@ -1,0 +1,141 @@
+"""A `Task`: a frozen model, its data and the named sites at which its states can be read and edited."""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from diffmask import hooks
+from diffmask.answer import require_finite
+from diffmask.batch import Batch
+from diffmask.errors import InputError, SiteError, TaskError, nearest
+from diffmask.hooks import Edit, Site
+from diffmask.recipe import Recipe
+
+
+class Task(ABC):
+    """One model on one data set, every row of which is one decision.
+
+    The model is in eval mode, its parameters ask for no gradient, and nothing here changes it.
+    """
+
+    mask_token: int | None = None
+    """The token that stands for an erased one, where the vocabulary has one."""
+    pad_token: int = 0
+
+    def __init__(self, model: nn.Module, places: Mapping[str, Site], data: Mapping[str, Batch]) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.places = dict(places)
+        self.data = dict(data)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Names of the sites, from the token embedding to the last state."""
+        return tuple(self.places)
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Distribution:
+        """One pass of the model over the batch; the answer has one entry a row."""
+
+    @abstractmethod
+    def quality(self, batch: Batch) -> float:
+        """The task's own score against the batch's targets: accuracy, F1, AUC."""
+
+    def describe(self, batch: Batch) -> list[list[str]]:
+        """Each row's tokens as a person reads them, padding left out."""
+        return [
+            [str(token) for token in row[real].tolist()] for row, real in zip(batch.tokens, batch.present, strict=True)
+        ]
+
+    def example(self, batch: Batch) -> int:
+        """The row that shows best what the task is about."""
+        return 0
+
+    def title(self, batch: Batch) -> str:
+        """What the first row of the batch asks, and what the model answers, in words."""
+        return ""
+
+    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+        """The tokens each answer really depends on, where that is known; a row of zeros where nothing is."""
+        raise TaskError(f"{type(self).__name__} has no known truth; use a task that plants one, such as 'toy'")
+
+    def smallest_evidence(self, batch: Batch) -> Float[Tensor, "row token"]:
+        """The smallest set of tokens that decides each row, where that is known."""
+        raise TaskError(
+            f"{type(self).__name__} does not know its smallest evidence; use a task that does, such as 'toy'"
+        )
+
+    def retrain(self, data: Mapping[str, Batch], seed: int) -> "Task":
+        """The same task with a fresh model trained on other data."""
+        raise TaskError(f"{type(self).__name__} cannot be retrained")
+
+    def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
+        """The model's answer with some sites edited: p(y | x, h_site <- edit(h_site))."""
+        self.check(batch)
+        with hooks.editing(self.model, {self.place(name): edit for name, edit in (edits or {}).items()}):
+            answer = self.forward(batch)
+        require_finite(answer, f"predicting {len(batch)} rows with edits at {', '.join(edits or {}) or 'no site'}")
+        return answer
+
+    @torch.no_grad()
+    def trace(self, batch: Batch) -> tuple[Distribution, dict[str, Float[Tensor, "row token width"]]]:
+        """The clean answer and the state at every site, in one pass."""
+        states: dict[str, Tensor] = {}
+
+        def keep(name: str) -> Edit:
+            def edit(state: Tensor) -> Tensor:
+                states[name] = state
+                return state
+
+            return edit
+
+        answer = self.predict(batch, {name: keep(name) for name in self.sites})
+        return answer, {name: states[name] for name in self.sites}
+
+    def place(self, name: str) -> Site:
+        """Where in the model a site is."""
+        if name not in self.places:
+            raise SiteError(f"'{name}' is not a site of {type(self).__name__}; {nearest(name, self.places)}")
+        return self.places[name]
+
+    def check(self, batch: Batch) -> None:
+        """Stop before the model sees a batch that it could only crash on."""
+        if len(batch) == 0:
+            raise InputError("the batch has no rows")
+        if not batch.present.any(dim=1).all():
+            row = int((~batch.present.any(dim=1)).nonzero()[0])
+            raise InputError(f"row {row} has no tokens; drop empty texts or give them at least one token")
+
+    def fingerprint(self) -> str:
+        """A name for this very model: its class, its sites and every number in it."""
+        digest = hashlib.sha256(repr((type(self.model).__name__, self.places)).encode())
+        for name, value in sorted(self.model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskRecipe(Recipe, ABC):
+    """The choices that make a task; `load` makes it."""
+
+    kind: ClassVar[str] = "task"
+
+    @abstractmethod
+    def build(self, seed: int) -> Task:
+        """The task's data and an untrained model."""
+
+    def train(self, task: Task, seed: int) -> None:
+        """Train the model in place, where the recipe brings none that is trained."""
+
+    def load(self, seed: int = 0) -> Task:
+        """The task, ready to be explained."""
+        task = self.build(seed)
+        self.train(task, seed)
+        return task

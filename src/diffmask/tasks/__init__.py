@@ -1,0 +1,1 @@
+"""Adapters, one a file: each flattens a kind of task into rows."""
