@@ -14,7 +14,7 @@ demo: $(VENV)/installed ## one seed of the toy experiment: its table, and one pa
 	$(BIN)/diffmask run experiments/toy.yaml --out runs/demo
 
 test: lint ## lint, types, tests
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -n 2 --dist loadscope -m "not slow"
 
 test-slow: $(VENV)/installed ## the suites that take minutes
 	$(BIN)/pytest -m slow

@@ -24,9 +24,9 @@ class Batch:
     """May be scored and erased: never padding, never a special token."""
     target: Shaped[Tensor, "row *event"]
     """The outcome each row explains, or trains on."""
-    inputs: Mapping[str, Shaped[Tensor, "row *rest"]] = field(default_factory=dict)
+    inputs: Mapping[str, Shaped[Tensor, "row ..."]] = field(default_factory=dict)
     """Whatever else the model takes, one entry a row."""
-    token_inputs: Mapping[str, Shaped[Tensor, "row token *rest"]] = field(default_factory=dict)
+    token_inputs: Mapping[str, Shaped[Tensor, "row token ..."]] = field(default_factory=dict)
     """Whatever else the model takes, one entry a token; padded with zeros."""
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class Batch:
         )
 
 
-def _extend(value: Tensor, missing: int, filler: float) -> Tensor:
+def _extend(value: Tensor, missing: int, filler: int) -> Tensor:
     columns = value.new_full((value.shape[0], missing, *value.shape[2:]), filler)
     return torch.cat([value, columns], dim=1)
 

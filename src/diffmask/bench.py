@@ -20,7 +20,7 @@ class Explained:
     cost: Cost
     fit_cost: Cost
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, int | float]:
         """The cost as a record keeps it."""
         return {**self.cost.as_dict(), "fit_seconds": round(self.fit_cost.seconds, 3)}
 

@@ -12,6 +12,7 @@ gates pass no gradient, and the mask has collapsed. Three things keep it from th
 
 import math
 from dataclasses import dataclass, field
+from statistics import pstdev
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,9 @@ class Multiplier:
 
     @property
     def swing(self) -> float:
-        """Standard deviation of log lambda over the last third of the fit."""
+        """Standard deviation of log lambda over the last third of the fit; 0 for a site that was never drawn."""
         tail = [math.log(value) for value in self.history[-max(2, len(self.history) // 3) :]]
-        mean = sum(tail) / len(tail)
-        return math.sqrt(sum((value - mean) ** 2 for value in tail) / len(tail))
+        return pstdev(tail) if tail else 0.0
 
     def update(self, divergence: float, progress: float) -> None:
         """React to one step's mean divergence."""

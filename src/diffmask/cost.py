@@ -26,7 +26,7 @@ class Cost:
     peak_megabytes: float = 0.0
     """Largest resident memory of the process while it ran; 0 where the system does not tell."""
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, int | float]:
         """The figures by name, rounded for people."""
         return {name: round(value, 3) for name, value in asdict(self).items()}
 

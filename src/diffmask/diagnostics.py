@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,47 +49,30 @@ class SiteDiagnosis:
     @property
     def problems(self) -> dict[str, str]:
         """What is wrong, by name."""
-        return {name: text for name, text in _judge(self) if text}
+        return {name: text for name, wrong, text in _judge(self) if wrong}
 
 
-def _judge(site: SiteDiagnosis) -> list[tuple[str, str]]:
-    held = site.hard_divergence <= site.margin * 1.05 + 1e-9
-    leaks = site.swapped_divergence > 4 * max(site.margin, site.hard_divergence) + 0.1
-    return [
-        (
-            "margin",
-            "" if held else f"masks change the answer by {site.hard_divergence:.3g} nats, margin {site.margin:g}",
-        ),
-        (
-            "unreachable",
-            _unless(not site.multiplier_at_bound, "the multiplier is at its bound: the margin cannot be met"),
-        ),
-        ("all closed", _unless(site.open_share > 0.01, "every token is masked")),
-        ("blind", _unless(site.open_spread > 0.01 or not 0.01 < site.open_share < 0.97, "the mask ignores the input")),
-        (
-            "oscillating",
-            _unless(site.multiplier_swing < 1.5, f"the multiplier still swings by e^{site.multiplier_swing:.1f}"),
-        ),
-        (
-            "leaking baseline",
-            _unless(
-                not leaks,
-                f"the same masks change the answer by {site.swapped_divergence:.3g} nats when erased states become the "
-                "mean: the baseline itself carries the answer",
-            ),
-        ),
-        (
-            "telling baseline",
-            _unless(
-                site.baseline_information < 1.2,
-                f"nothing but the baseline is {site.baseline_information:.1f} times as telling as a real row",
-            ),
-        ),
-    ]
-
-
-def _unless(fine: bool, text: str) -> str:
-    return "" if fine else text
+def _judge(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
+    """Every problem looked for: its name, whether it is there, and what to tell a person."""
+    broken = site.hard_divergence > 1.05 * site.margin + 1e-9
+    leak = 4 * max(site.margin, site.hard_divergence) + 0.1
+    yield "margin", broken, f"masks change the answer by {site.hard_divergence:.3g} nats, the margin is {site.margin:g}"
+    yield "margin of zero", site.margin == 0, "only the unmasked input satisfies it: raise the margin"
+    yield "unreachable", site.multiplier_at_bound, "the multiplier is at its bound: the margin cannot be met"
+    yield "all closed", site.open_share < 0.01, "every token is masked"
+    yield "blind", site.open_spread < 0.01 < site.open_share < 0.97, "the mask ignores the input"
+    yield "oscillating", site.multiplier_swing > 1.5, f"the multiplier still swings by e^{site.multiplier_swing:.1f}"
+    yield (
+        "leaking baseline",
+        site.swapped_divergence > leak,
+        f"the same masks change the answer by {site.swapped_divergence:.3g} nats when erased states become the mean: "
+        "the baseline itself carries the answer",
+    )
+    yield (
+        "telling baseline",
+        site.baseline_information > 1.2,
+        f"nothing but the baseline is {site.baseline_information:.1f} times as telling as a real row",
+    )
 
 
 def diagnose(explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier]) -> dict[str, Any]:
@@ -100,7 +83,9 @@ def diagnose(explainer: MaskExplainer, margin: float, multipliers: Mapping[str, 
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
         for site in plain:
-            plain[site]["problems"]["all open"] = "no token is masked at any site: raise the margin or the steps"
+            plain[site]["problems"]["all open"] = (
+                "no token is masked at any site: raise the margin, or lower the learning rate"
+            )
     return plain
 
 

@@ -37,7 +37,7 @@ def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]
 
 
 def _statistics(states: Float[Tensor, "token width"]) -> SiteStatistics:
-    return SiteStatistics(states.mean(dim=0), states.std(dim=0).clamp(min=1e-6))
+    return SiteStatistics(states.mean(dim=0), states.std(dim=0, correction=0).clamp(min=1e-6))
 
 
 class Probe(nn.Module):

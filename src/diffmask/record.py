@@ -26,7 +26,7 @@ class Record:
     """Rows the value is a mean over."""
     deviation: float = 0.0
     """Standard deviation over those rows."""
-    cost: Mapping[str, float] = field(default_factory=dict)
+    cost: Mapping[str, int | float] = field(default_factory=dict)
     """What the explanations behind the number took."""
     digest: str = ""
     """The artefact the number was measured on."""

@@ -97,7 +97,7 @@ def read(folder: Path, kind: str, digest: str | None = None) -> Artefact:
         return Artefact(load_file(folder / "tensors.safetensors"), note["values"])
     except FileNotFoundError as error:
         raise StoreError(f"{error.filename} is missing: {folder} is not a complete artefact") from None
-    except (json.JSONDecodeError, KeyError, TypeError, SafetensorError) as error:
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StoreError(f"{folder} is not an artefact of this package: {error}") from None
 
 

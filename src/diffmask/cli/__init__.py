@@ -1,6 +1,7 @@
 """The command `diffmask`: one thin module a verb; no logic here, and nothing heavy until a verb runs."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -22,7 +23,7 @@ app.command("report")(report.report)
 app.command("list")(listing.listing)
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool | None) -> None:
     if wanted:
         print(f"diffmask {__version__}")
         raise typer.Exit
@@ -30,7 +31,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+    version: Annotated[
+        bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = None,
 ) -> None:
     """What does a model need, and can the explanation be believed?
 

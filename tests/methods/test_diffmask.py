@@ -1,0 +1,171 @@
+"""DiffMask finds the truth where the truth is known, and says so where a fit is bad."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from diffmask.answer import divergence
+from diffmask.errors import FitWarning, RecipeError, SiteError, TaskError
+from diffmask.evaluate.truth import js, kl, normalised, spread
+from diffmask.mask import MaskExplainer
+from diffmask.methods.diffmask import DiffMask
+from diffmask.tasks.toy import CountingTask, ToyTask
+
+STATES = DiffMask(mask="states", margin=0.05, sites_per_step=2)
+
+
+@pytest.fixture(scope="module")
+def counter() -> CountingTask:
+    """The toy task as published."""
+    task = ToyTask().load(seed=0)
+    assert isinstance(task, CountingTask)
+    return task
+
+
+@pytest.fixture(scope="module")
+def explainer(counter: CountingTask) -> MaskExplainer:
+    found = STATES.fit(counter, seed=0)
+    assert isinstance(found, MaskExplainer)
+    return found
+
+
+def test_the_model_learns_the_task(counter: CountingTask) -> None:
+    assert counter.quality(counter.data["test"]) >= 0.995
+
+
+def test_at_the_hidden_state_the_masks_are_the_truth(counter: CountingTask, explainer: MaskExplainer) -> None:
+    batch = counter.data["test"]
+    truth = counter.truth(batch)
+    known = truth.sum(dim=1) > 0
+    by_layer = explainer(batch).by_layer
+    assert by_layer is not None
+    scores = normalised(by_layer[known, 1], batch.maskable[known])
+    target = normalised(truth[known], batch.maskable[known])
+    assert kl(target, scores).mean() <= 0.005
+    assert js(target, scores).mean() <= 0.002
+
+
+def test_at_the_embedding_nothing_can_be_told_apart(counter: CountingTask, explainer: MaskExplainer) -> None:
+    batch = counter.data["test"]
+    by_layer = explainer(batch).by_layer
+    assert by_layer is not None
+    assert (spread(by_layer[:, 0], batch.maskable) < 0.02).float().mean() >= 0.99
+
+
+def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:
+    batch = counter.data["test"]
+    answer, states = counter.trace(batch)
+    for site in explainer.sites:
+        hard = explainer.hard(states, site)
+        masked = counter.predict(batch, explainer.edits(site, hard, batch.maskable))
+        assert divergence(answer, masked).mean() <= 0.05
+
+
+def test_a_good_fit_has_no_problems(explainer: MaskExplainer) -> None:
+    assert all(not found["problems"] for found in explainer.diagnostics.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"baseline": "random", "learn_baseline": True}, {"leaking baseline"}),
+        ({"margin": 0.0}, {"margin of zero"}),
+        ({"learning_rate": 10.0}, {"all open", "all closed", "margin", "unreachable", "blind"}),
+    ],
+    ids=["baseline", "margin", "rate"],
+)
+def test_a_bad_fit_is_named(counter: CountingTask, change: dict[str, object], names: set[str]) -> None:
+    with pytest.warns(FitWarning) as caught:
+        bad = replace(STATES, steps=500, **change).fit(counter, seed=0)  # type: ignore[arg-type]
+    found = {name for site in bad.diagnostics.values() for name in site["problems"]}
+    assert found & names
+    assert any(name in str(warning.message) for warning in caught for name in found & names)
+
+
+@pytest.mark.parametrize("mask", ["inputs", "states"])
+@pytest.mark.parametrize("sparsity", ["l0", "log"])
+def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sparsity: str) -> None:
+    method = DiffMask(mask=mask, sparsity=sparsity, steps=3, batch_size=32)  # type: ignore[arg-type]
+    batch = toy_task.data["test"][:20]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        first, second, other = (method.fit(toy_task, seed)(batch).scores for seed in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+def built(task: CountingTask, **choices: object) -> MaskExplainer:
+    explainer = DiffMask(**choices).build(task, seed=0)  # type: ignore[arg-type]
+    # Votes that differ from token to token, as after a fit.
+    for probe in explainer.probes.children():
+        torch.nn.init.normal_(probe.vote.weight, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, arg-type]
+    return explainer
+
+
+def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: CountingTask) -> None:
+    explainer = built(toy_task, mask="inputs")
+    batch = toy_task.data["test"][:5]
+    _, states = toy_task.trace(batch)
+    first, second = (explainer.gates(states, site).open() for site in explainer.sites)
+    by_layer = explainer(batch).by_layer
+    assert by_layer is not None
+    torch.testing.assert_close(by_layer[:, 0], (first * batch.maskable)[:, :10])
+    torch.testing.assert_close(by_layer[:, 1], (first * second * batch.maskable)[:, :10])
+    assert (explainer.place("embedding"), explainer.place("hidden")) == ("embedding", "embedding")
+
+
+def test_states_are_masked_each_at_its_own_site(toy_task: CountingTask) -> None:
+    explainer = built(toy_task, mask="states")
+    assert (explainer.place("embedding"), explainer.place("hidden")) == ("embedding", "hidden")
+    assert explainer.baseline("hidden").shape == (2,)
+
+
+def test_a_shut_gate_is_the_baseline_and_an_open_one_the_state(toy_task: CountingTask) -> None:
+    explainer = built(toy_task, mask="states", baseline="zero")
+    batch = toy_task.data["test"][:4].trim()
+    (edit,) = explainer.edits("hidden", torch.zeros(batch.tokens.shape), batch.maskable).values()
+    state = torch.ones(*batch.tokens.shape, 2)
+    assert (edit(state)[batch.maskable] == 0).all()
+    assert (edit(state)[~batch.maskable] == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("reads", "mask", "width"), [("auto", "inputs", 66), ("auto", "states", 2), ("both", "states", 66)]
+)
+def test_a_probe_reads_what_it_is_told(toy_task: CountingTask, reads: str, mask: str, width: int) -> None:
+    explainer = built(toy_task, mask=mask, reads=reads)
+    assert explainer.probes[1].hidden.in_features == width  # type: ignore[union-attr]
+
+
+def test_only_the_sites_named_are_probed(toy_task: CountingTask) -> None:
+    assert built(toy_task, mask="states", sites=("hidden",)).sites == ("hidden",)
+
+
+def test_a_baseline_that_the_task_does_not_have_is_refused(toy_task: CountingTask) -> None:
+    with pytest.raises(TaskError, match="no mask token; use baseline 'mean' or 'zero'"):
+        DiffMask(baseline="mask").build(toy_task, seed=0)
+
+
+def test_an_unknown_site_is_refused_before_any_work(toy_task: CountingTask) -> None:
+    with pytest.raises(SiteError, match="nearest: 'hidden'"):
+        DiffMask(sites=("hiddn",)).build(toy_task, seed=0)
+
+
+def test_impossible_choices_are_refused_at_the_door() -> None:
+    with pytest.raises(RecipeError, match="margin must not be negative"):
+        DiffMask(margin=-1.0)
+
+
+def test_the_fit_counts_what_it_takes(toy_task: CountingTask) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        explainer = DiffMask(mask="states", steps=4, sites_per_step=2, batch_size=32).fit(toy_task)
+    # Four clean passes and two masked ones each, which alone go backward; diagnostics come on top.
+    assert explainer.fit_cost.backwards == 8
+    assert explainer.fit_cost.forwards >= 12
+    before = explainer.cost.forwards
+    explainer(toy_task.data["test"][:10])
+    # One pass for the model's answer, one for its states.
+    assert explainer.cost.forwards - before == 2

@@ -1,0 +1,16 @@
+"""An experiment of seconds, with a method of every kind."""
+
+from typing import Any
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "seeds": [0, 1],
+    "tasks": [{"name": "toy", "rows": 200, "epochs": 1}],
+    "methods": [
+        {"name": "diffmask", "mask": "states", "steps": 3, "batch_size": 32},
+        "exact-erasure",
+        {"name": "integrated-gradient", "site": "hidden", "steps": 4},
+        "random",
+    ],
+    "evaluations": ["divergence-to-truth", "fidelity"],
+}

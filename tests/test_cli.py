@@ -1,0 +1,58 @@
+"""The command line: it teaches, lists, runs, reports, and refuses in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from diffmask.cli import app, main
+from support.small import SMALL
+
+runner = CliRunner()
+pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+
+
+@pytest.mark.parametrize("verb", ["run", "report", "list"])
+def test_every_verb_shows_an_example(verb: str) -> None:
+    shown = runner.invoke(app, [verb, "--help"])
+    assert shown.exit_code == 0
+    assert f"diffmask {verb}" in shown.output
+
+
+def test_the_version_is_printed() -> None:
+    assert runner.invoke(app, ["--version"]).output.startswith("diffmask 0.")
+
+
+@pytest.mark.parametrize(("kind", "member"), [("methods", "diffmask"), ("tasks", "toy"), ("evaluations", "fidelity")])
+def test_the_listing_names_what_there_is(kind: str, member: str) -> None:
+    assert member in runner.invoke(app, ["list", kind]).output
+    listed = json.loads(runner.invoke(app, ["list", kind, "--json"]).output)
+    assert member in [entry["name"] for entry in listed]
+    assert all(entry["summary"] for entry in listed)
+
+
+def test_a_run_writes_its_files_and_the_report_can_be_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump(SMALL))
+    out = tmp_path / "run"
+    ran = runner.invoke(app, ["run", str(file), "--out", str(out), "seeds=[0]"])
+    assert ran.exit_code == 0, ran.output
+    assert "js to truth" in ran.output
+    page = (out / "report.html").read_text()
+    (out / "report.html").unlink()
+    assert runner.invoke(app, ["report", str(out)]).exit_code == 0
+    assert (out / "report.html").read_text() == page
+
+
+def test_a_mistake_is_one_line_on_standard_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["diffmask", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    shown = capsys.readouterr()
+    assert "summary.json is missing" in shown.err
+    assert shown.err.count("\n") == 1

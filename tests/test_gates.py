@@ -1,0 +1,74 @@
+"""The hard concrete gate against Monte Carlo, the closed forms of the reference, and integrals by hand."""
+
+import math
+
+import pytest
+import torch
+
+from diffmask.gates import HardConcrete
+
+LOGITS = torch.tensor([-4.0, -1.0, 0.0, 0.7, 2.5, 5.0])
+DRAWS = 200_000
+
+
+@pytest.fixture(scope="module")
+def draws() -> torch.Tensor:
+    return HardConcrete(LOGITS.expand(DRAWS, -1)).sample(torch.Generator().manual_seed(0))
+
+
+def test_open_probability_is_the_share_of_samples_above_zero(draws: torch.Tensor) -> None:
+    share = (draws > 0).float().mean(dim=0)
+    torch.testing.assert_close(HardConcrete(LOGITS).open(), share, atol=4e-3, rtol=0)
+
+
+def test_mean_is_the_mean_of_samples(draws: torch.Tensor) -> None:
+    torch.testing.assert_close(HardConcrete(LOGITS).mean(), draws.mean(dim=0), atol=4e-3, rtol=0)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9])
+def test_cdf_is_the_share_of_samples_at_or_below(draws: torch.Tensor, value: float) -> None:
+    share = (draws <= value).float().mean(dim=0)
+    torch.testing.assert_close(HardConcrete(LOGITS).cdf(torch.full_like(LOGITS, value)), share, atol=4e-3, rtol=0)
+
+
+def test_cdf_is_zero_below_zero_and_one_from_one_on() -> None:
+    gate = HardConcrete(LOGITS)
+    assert (gate.cdf(torch.full_like(LOGITS, -0.01)) == 0).all()
+    assert (gate.cdf(torch.full_like(LOGITS, 1.0)) == 1).all()
+
+
+def test_log_open_is_the_reference_closed_form() -> None:
+    # With temperature 0.2 on (-0.2, 1): log sigmoid(logit + 0.2 ln 5).
+    expected = torch.tensor([math.log(1 / (1 + math.exp(-(x + 0.2 * math.log(5))))) for x in LOGITS.tolist()])
+    torch.testing.assert_close(HardConcrete(LOGITS).log_open(), expected)
+
+
+def test_a_gate_at_the_published_start_is_open_with_probability_0_9951() -> None:
+    assert HardConcrete(torch.tensor(5.0)).open().item() == pytest.approx(0.9951, abs=5e-5)
+
+
+def test_open_probability_and_the_mass_at_zero_add_up_to_one() -> None:
+    gate = HardConcrete(LOGITS)
+    torch.testing.assert_close(gate.open() + gate.cdf(torch.zeros_like(LOGITS)), torch.ones_like(LOGITS))
+
+
+def test_samples_stay_within_zero_and_one_and_are_shut_exactly(draws: torch.Tensor) -> None:
+    assert draws.min() == 0
+    assert draws.max() <= 1
+    assert (draws == 0).float().mean() > 0.1
+
+
+def test_samples_pass_a_gradient_where_they_are_neither_shut_nor_open() -> None:
+    logits = torch.zeros(1000, requires_grad=True)
+    sample = HardConcrete(logits).sample(torch.Generator().manual_seed(1))
+    sample.sum().backward()
+    assert logits.grad is not None
+    partly = (sample > 0) & (sample < 0.999)
+    assert (logits.grad[partly] > 0).all()
+    assert (logits.grad[sample == 0] == 0).all()
+
+
+def test_the_same_generator_gives_the_same_gates() -> None:
+    gate = HardConcrete(LOGITS)
+    first, second = (gate.sample(torch.Generator().manual_seed(3)) for _ in range(2))
+    assert torch.equal(first, second)

@@ -1,0 +1,85 @@
+"""Recipes: frozen, through YAML and back, with a digest that is the same everywhere."""
+
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, dataclass
+from typing import ClassVar
+
+import pytest
+import yaml
+
+from diffmask import registry
+from diffmask.errors import RecipeError
+from diffmask.methods.diffmask import DiffMask
+from diffmask.recipe import Recipe, parse
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample(Recipe):
+    kind: ClassVar[str] = "method"
+    name: ClassVar[str] = "sample"
+
+    width: int = 3
+    rates: tuple[float, ...] = (0.1,)
+    site: str | None = None
+
+
+def test_a_recipe_survives_yaml() -> None:
+    recipe = DiffMask(mask="states", margin=0.05, sites=("a", "b"), reach=(1.0, 2.0))
+    node = yaml.safe_load(yaml.safe_dump(recipe.to_dict()))
+    assert parse("method", node, "here") == recipe
+
+
+def test_a_recipe_cannot_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Sample().width = 4  # type: ignore[misc]
+
+
+def test_the_digest_is_the_same_in_another_process() -> None:
+    code = "from diffmask.methods.diffmask import DiffMask; print(DiffMask(margin=0.2).digest)"
+    there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert DiffMask(margin=0.2).digest == there
+
+
+def test_every_choice_is_in_the_digest() -> None:
+    assert len({Sample().digest, Sample(width=4).digest, Sample(rates=(0.2,)).digest, Sample(site="x").digest}) == 4
+
+
+def test_the_label_tells_what_differs_from_the_defaults_except_the_site() -> None:
+    assert Sample().label == "sample"
+    assert Sample(width=5, site="h", rates=(0.5,)).label == "sample (rates=[0.5], width=5)"
+
+
+def test_a_number_that_yaml_reads_as_text_is_understood() -> None:
+    # YAML 1.1 needs a dot in 1e-3.
+    assert Sample.from_dict({"rates": ["1e-3"]}).rates == (0.001,)
+
+
+def test_a_misspelt_option_is_named_with_its_place_and_the_nearest_one() -> None:
+    with pytest.raises(RecipeError, match=r"e\.yaml: methods\[0\]: 'widht' is not an option.*nearest: 'width'"):
+        Sample.from_dict({"widht": 4}, "e.yaml: methods[0]")
+
+
+def test_a_wrong_type_is_named_with_its_place_and_what_was_found() -> None:
+    with pytest.raises(RecipeError, match=r"here\.width: .*integer.*found 'wide'"):
+        Sample.from_dict({"width": "wide"}, "here")
+
+
+def test_an_unknown_method_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(RecipeError, match=r"there is no method 'difmask'; nearest: 'diffmask'"):
+        parse("method", "difmask", "here")
+
+
+def test_a_method_without_a_name_is_refused() -> None:
+    with pytest.raises(RecipeError, match="a method is a name"):
+        parse("method", {"margin": 1}, "here")
+
+
+@pytest.mark.parametrize("kind", ["method", "task", "evaluation"])
+def test_the_registry_agrees_with_the_classes(kind: str) -> None:
+    found = registry.entries(kind)
+    assert found
+    for entry in found:
+        recipe = entry.load()
+        assert (recipe.kind, recipe.name) == (kind, entry.name)
+        assert entry.summary
