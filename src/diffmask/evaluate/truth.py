@@ -47,9 +47,9 @@ class DivergenceToTruth(Evaluation):
 
 
 def by_site(attribution: Attribution, method: Method, bench: Bench) -> Iterator[tuple[str, Scores]]:
-    """The scores as seen from each layer, or at the one site the method works at."""
+    """The scores as seen from each layer, or at the one site the method works at; `input` if it has none."""
     if attribution.by_layer is None:
-        yield getattr(method, "site", None) or bench.task().sites[0], attribution.scores
+        yield method.to_dict().get("site", "input") or bench.task().sites[0], attribution.scores
         return
     for index, site in enumerate(attribution.layers):
         yield site, attribution.by_layer[:, index]

@@ -1,0 +1,110 @@
+"""Which rule for the multiplier holds the constraint? DiffMask on the toy task under five rules, all else equal."""
+
+import argparse
+import warnings
+from dataclasses import dataclass, field, replace
+from statistics import median
+from unittest.mock import patch
+
+import torch
+from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
+
+from diffmask.constraint import Controller, Multiplier
+from diffmask.evaluate.truth import kl, normalised
+from diffmask.methods.diffmask import DiffMask
+from diffmask.tasks.toy import ToyTask
+
+METHOD = DiffMask(mask="states", margin=0.05, sites_per_step=2)
+
+
+@dataclass
+class Ascent(Multiplier):
+    """lambda by an optimiser's gradient ascent on the signed violation, clipped to [0, 200], from 1."""
+
+    parameter: torch.Tensor = field(default_factory=lambda: torch.ones(1, requires_grad=True))
+
+    def __post_init__(self) -> None:
+        self.optimizer = self.make()
+
+    def make(self) -> torch.optim.Optimizer:
+        """As published: RMSprop at 0.3."""
+        return torch.optim.RMSprop([self.parameter], lr=0.3, maximize=True)
+
+    @property
+    def value(self) -> float:
+        """The multiplier."""
+        return max(self.parameter.item(), 1e-6)
+
+    def update(self, divergence: float, progress: float) -> None:
+        """One step up the violation."""
+        self.parameter.grad = torch.tensor([divergence - self.controller.margin])
+        self.optimizer.step()
+        self.parameter.data.clamp_(0.0, 200.0)
+        self.history.append(self.value)
+
+
+class NuPI(Ascent):
+    """Cooper's nuPI controller."""
+
+    def make(self) -> torch.optim.Optimizer:
+        """Gains of the library's examples: a proportional term ten times the integral."""
+        gain = torch.tensor([10.0])
+        return nuPI([self.parameter], lr=0.1, Kp=gain, Ki=torch.tensor([1.0]), ema_nu=0.0, maximize=True)
+
+
+@dataclass
+class FixedMargin(Multiplier):
+    """Ours with the margin asked for from the first step on."""
+
+    def __post_init__(self) -> None:
+        self.controller = replace(self.controller, settle=1e-9)
+        super().__post_init__()
+
+
+@dataclass
+class NoFloor(Multiplier):
+    """Ours without a floor."""
+
+    def __post_init__(self) -> None:
+        self.controller = replace(self.controller, floor=(1e-3, 1e-3))
+        super().__post_init__()
+
+
+RULES: dict[str, type[Multiplier]] = {
+    "gradient ascent, as published": Ascent,
+    "nuPI (cooper)": NuPI,
+    "ours, margin not shrunk": FixedMargin,
+    "ours, no floor": NoFloor,
+    "ours": Multiplier,
+}
+
+
+def measure(rule: type[Multiplier], seed: int, task: ToyTask) -> tuple[float, float]:
+    """KL to the truth and divergence under hard masks, at the hidden state."""
+    loaded = task.load(seed)
+    with patch("diffmask.methods.diffmask.Multiplier", rule), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        explainer = METHOD.fit(loaded, seed)
+    batch = loaded.data["test"]
+    truth = loaded.truth(batch)
+    known = truth.sum(dim=1) > 0
+    by_layer = explainer(batch).by_layer
+    assert by_layer is not None
+    far = kl(normalised(truth[known], batch.maskable[known]), normalised(by_layer[known, 1], batch.maskable[known]))
+    return far.mean().item(), explainer.diagnostics["hidden"]["hard_divergence"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    seeds = range(parser.parse_args().seeds)
+    print(f"margin {Controller(METHOD.margin).margin}, {len(seeds)} seeds\n")
+    print("| rule | KL to truth: median | worst | divergence: worst |\n|---|---|---|---|")
+    for name, rule in RULES.items():
+        found = [measure(rule, seed, ToyTask()) for seed in seeds]
+        far, caused = zip(*found, strict=True)
+        print(f"| {name} | {median(far):.5f} | {max(far):.5f} | {max(caused):.4f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
