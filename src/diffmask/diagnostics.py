@@ -15,9 +15,7 @@ from diffmask.answer import agreement, average, divergence
 from diffmask.batch import Batch
 from diffmask.constraint import Multiplier
 from diffmask.errors import FitWarning
-from diffmask.mask import MaskExplainer
-from diffmask.probe import site_statistics
-from diffmask.task import Task
+from diffmask.mask import MaskExplainer, States
 
 logger = logging.getLogger(__name__)
 
@@ -75,11 +73,15 @@ def _judge(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
     )
 
 
-def diagnose(explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier]) -> dict[str, Any]:
+@torch.no_grad()
+def diagnose(
+    explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier], rows: int = 256
+) -> dict[str, Any]:
     """Every site's diagnosis on held-out rows, as plain values."""
     task = explainer.task
-    rows = task.data["valid" if "valid" in task.data else "train"][:2000].trim()
-    found = {site: _diagnose_site(explainer, rows, site, margin, multipliers[site]) for site in explainer.sites}
+    held_out = task.data["valid" if "valid" in task.data else "train"][:rows].trim()
+    seen = _Seen(explainer, held_out, *task.trace(held_out))
+    found = {site: _diagnose_site(seen, site, margin, multipliers[site]) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
         for site in plain:
@@ -89,53 +91,60 @@ def diagnose(explainer: MaskExplainer, margin: float, multipliers: Mapping[str, 
     return plain
 
 
-@torch.no_grad()
-def _diagnose_site(
-    explainer: MaskExplainer, rows: Batch, site: str, margin: float, multiplier: Multiplier
-) -> SiteDiagnosis:
-    task = explainer.task
-    answer, states = task.trace(rows)
-    kept = explainer.log_open(states, site).exp()[rows.maskable]
-    hard = explainer.hard(states, site)
-    under_expected = _masked(explainer, rows, site, explainer.expected(states, site))
-    under_hard = _masked(explainer, rows, site, hard)
+@dataclass(frozen=True)
+class _Seen:
+    """Held-out rows, with the clean answer and states of one pass."""
+
+    explainer: MaskExplainer
+    rows: Batch
+    answer: Distribution
+    states: States
+
+    def masked(
+        self, site: str, gate: Float[Tensor, "row token"], baseline: Float[Tensor, " width"] | None = None
+    ) -> Distribution:
+        """The answer under a mask seen from a site."""
+        return self.explainer.task.predict(self.rows, self.explainer.edits(site, gate, self.rows.maskable, baseline))
+
+    def divergence(self, changed: Distribution) -> float:
+        """Mean KL(original || changed)."""
+        return divergence(self.answer, changed).mean().item()
+
+    def agreement(self, changed: Distribution) -> float:
+        """Share of rows whose decision is the same."""
+        return agreement(self.answer, changed).float().mean().item()
+
+
+def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier) -> SiteDiagnosis:
+    explainer = seen.explainer
+    kept = explainer.log_open(seen.states, site).exp()[seen.rows.maskable]
+    hard = explainer.hard(seen.states, site)
+    under_expected = seen.masked(site, explainer.expected(seen.states, site))
+    under_hard = seen.masked(site, hard)
     return SiteDiagnosis(
         margin=margin,
-        expected_divergence=divergence(answer, under_expected).mean().item(),
-        expected_agreement=agreement(answer, under_expected).float().mean().item(),
-        hard_divergence=divergence(answer, under_hard).mean().item(),
-        hard_agreement=agreement(answer, under_hard).float().mean().item(),
+        expected_divergence=seen.divergence(under_expected),
+        expected_agreement=seen.agreement(under_expected),
+        hard_divergence=seen.divergence(under_hard),
+        hard_agreement=seen.agreement(under_hard),
         open_share=kept.mean().item(),
-        open_spread=kept.std().item() if len(kept) > 1 else 0.0,
+        open_spread=kept.std(correction=0).item(),
         multiplier=multiplier.value,
         multiplier_at_bound=multiplier.at_bound,
         multiplier_swing=multiplier.swing,
-        baseline_information=_baseline_information(explainer, rows, site, answer),
-        swapped_divergence=divergence(answer, _masked(explainer, rows, site, hard, _mean_state(task, explainer, site)))
-        .mean()
-        .item(),
+        baseline_information=_baseline_information(seen, site),
+        swapped_divergence=seen.divergence(seen.masked(site, hard, _mean_state(seen, site))),
     )
 
 
-def _masked(
-    explainer: MaskExplainer,
-    rows: Batch,
-    site: str,
-    gate: Float[Tensor, "row token"],
-    baseline: Float[Tensor, " width"] | None = None,
-) -> Distribution:
-    return explainer.task.predict(rows, explainer.edits(site, gate, rows.maskable, baseline))
+def _baseline_information(seen: _Seen, site: str) -> float:
+    empty = seen.masked(site, torch.zeros(seen.rows.tokens.shape))
+    usual = divergence(seen.answer, average(seen.answer)).mean().item()
+    return divergence(empty, average(seen.answer)).mean().item() / max(usual, 1e-9)
 
 
-def _baseline_information(explainer: MaskExplainer, rows: Batch, site: str, answer: Distribution) -> float:
-    empty = _masked(explainer, rows, site, torch.zeros(rows.tokens.shape))
-    usual = divergence(answer, average(answer)).mean().item()
-    return divergence(empty, average(answer)).mean().item() / max(usual, 1e-9)
-
-
-def _mean_state(task: Task, explainer: MaskExplainer, site: str) -> Float[Tensor, " width"]:
-    place = explainer.place(site)
-    return site_statistics(task, [place], rows=500)[place].mean
+def _mean_state(seen: _Seen, site: str) -> Float[Tensor, " width"]:
+    return seen.states[seen.explainer.place(site)][seen.rows.present].mean(dim=0)
 
 
 def report(diagnostics: Mapping[str, Any], label: str) -> None:

@@ -87,5 +87,6 @@ class MaskExplainer(Explainer):
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """A token's score is its mean over the sites: for how long it is needed."""
         _, states = self.task.trace(batch)
-        by_layer = torch.stack([self.log_open(states, site).exp() for site in self.sites], dim=1)
+        votes = torch.stack([self.gates(states, site).log_open() for site in self.sites], dim=1)
+        by_layer = (votes.cumsum(dim=1) if self.mask == "inputs" else votes).exp()
         return Attribution(by_layer.mean(dim=1), by_layer, self.sites)

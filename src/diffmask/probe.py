@@ -20,10 +20,32 @@ class SiteStatistics:
 
 
 def site_statistics(task: Task, sites: Iterable[str], rows: int) -> dict[str, SiteStatistics]:
-    """Statistics of the named sites over the first `rows` training rows."""
-    batch = task.data["train"][:rows].trim()
-    _, states = task.trace(batch)
-    return {site: _statistics(states[site][batch.present]) for site in sites}
+    """Statistics of the named sites over the first `rows` training rows, a few rows at a time."""
+    moments = {site: _Moments() for site in sites}
+    known = task.data["train"][:rows]
+    for start in range(0, len(known), 128):
+        batch = known[start : start + 128].trim()
+        _, states = task.trace(batch)
+        for site, moment in moments.items():
+            moment.add(states[site][batch.present].double())
+    return {site: moment.statistics() for site, moment in moments.items()}
+
+
+class _Moments:
+    """Running count, sum and sum of squares."""
+
+    def __init__(self) -> None:
+        self.count, self.total, self.squares = 0, torch.zeros(()), torch.zeros(())
+
+    def add(self, states: Float[Tensor, "token width"]) -> None:
+        self.count += len(states)
+        self.total = self.total + states.sum(dim=0)
+        self.squares = self.squares + states.square().sum(dim=0)
+
+    def statistics(self) -> SiteStatistics:
+        mean = self.total / self.count
+        variance = (self.squares / self.count - mean.square()).clamp(min=0)
+        return SiteStatistics(mean.float(), variance.sqrt().clamp(min=1e-6).float())
 
 
 def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]:
@@ -34,10 +56,6 @@ def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]
     masked = replace(batch, tokens=batch.tokens.masked_fill(batch.maskable, task.mask_token))
     _, states = task.trace(masked)
     return states[site][batch.maskable].mean(dim=0)
-
-
-def _statistics(states: Float[Tensor, "token width"]) -> SiteStatistics:
-    return SiteStatistics(states.mean(dim=0), states.std(dim=0, correction=0).clamp(min=1e-6))
 
 
 class Probe(nn.Module):

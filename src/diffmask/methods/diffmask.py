@@ -52,7 +52,7 @@ class DiffMask(Method):
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
     learning_rate: float = 3e-3
-    statistics_rows: int = 2000
+    statistics_rows: int = 512
     """Training rows that the sites' means and deviations are taken from."""
 
     def __post_init__(self) -> None:
