@@ -1,7 +1,7 @@
 """What a model's answer, a `torch.distributions.Distribution`, is asked: its decision, its numbers, its mean."""
 
 from functools import singledispatch
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -80,6 +80,18 @@ def _(answer: Any, outcome: Tensor) -> Tensor:
     return log_odds(answer.base_dist, outcome).flatten(start_dim=1).sum(dim=1)
 
 
+Quantity = Literal["log-odds", "log-probability", "probability"]
+"""What is explained of an outcome: log p / (1 - p), log p, or p."""
+
+
+def explained(answer: Distribution, outcome: Shaped[Tensor, "row *event"], quantity: Quantity) -> Float[Tensor, " row"]:
+    """The number whose change or slope is the explanation; larger as the answer leans towards the outcome."""
+    if quantity == "log-odds":
+        return log_odds(answer, outcome)
+    log_probability = answer.log_prob(outcome)
+    return log_probability.exp() if quantity == "probability" else log_probability
+
+
 @singledispatch
 def average(answer: Distribution) -> Distribution:
     """The mean answer over the rows, given to each: what the model says when it knows nothing of the row."""
@@ -137,8 +149,13 @@ def _(original: Any, changed: Any) -> Tensor:
 
 def agreement(original: Distribution, changed: Distribution) -> Bool[Tensor, " row"]:
     """Whether each row's decision is the same."""
-    same = decision(original) == decision(changed)
-    return same.flatten(start_dim=1).all(dim=1) if same.ndim > 1 else same
+    return decides(changed, decision(original))
+
+
+def decides(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Bool[Tensor, " row"]:
+    """Whether the model would bet on the outcome."""
+    same = decision(answer) == outcome
+    return same.reshape(len(same), -1).all(dim=1)
 
 
 def require_finite(answer: Distribution, where: str) -> None:

@@ -14,6 +14,10 @@ import math
 from dataclasses import dataclass, field
 from statistics import pstdev
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 
 @dataclass(frozen=True)
 class Controller:
@@ -88,3 +92,27 @@ class Multiplier:
         self._log = min(max(self._log, math.log(rule.floor_at(progress, self.critical))), math.log(rule.largest))
         self._trend = trend
         self.history.append(self.value)
+
+
+class RowMultipliers:
+    """The same rule with a weight for each row, none of which depends on another."""
+
+    def __init__(self, controller: Controller, alone: Float[Tensor, " row"]) -> None:
+        """`alone` is KL(original || everything masked) of each row, whose reciprocal is its critical multiplier."""
+        self.controller = controller
+        self.critical = alone.clamp(min=1e-3).reciprocal().clamp(0.1, 100.0)
+        self.value = self.critical.clone()
+        self._trend = torch.zeros_like(alone)
+        self._first: Float[Tensor, " row"] | None = None
+
+    def update(self, divergence: Float[Tensor, " row"], progress: float) -> None:
+        """React to each row's divergence in one step."""
+        rule = self.controller
+        self._first = divergence if self._first is None else self._first
+        target = max(rule.margin, 1e-6)
+        margin = target * (self._first.clamp(min=target) / target) ** max(0.0, 1 - progress / rule.settle)
+        violation = (divergence / margin - 1).clamp(-1.0, rule.worst)
+        trend = rule.memory * self._trend + (1 - rule.memory) * violation
+        self.value = self.value * (rule.integral * violation + rule.proportional * (trend - self._trend)).exp()
+        self.value = self.value.clamp(max=rule.largest).maximum(self.critical * rule.floor_at(progress, 1.0))
+        self._trend = trend

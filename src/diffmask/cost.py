@@ -38,11 +38,7 @@ def metering(model: nn.Module, cost: Cost) -> Iterator[Cost]:
     def seen(answer: Tensor) -> None:
         cost.forwards += 1
         cost.rows += answer.shape[0]
-        if answer.requires_grad:
-            answer.register_hook(count_backward)
-
-    def count_backward(gradient: Tensor) -> None:
-        cost.backwards += 1
+        count_backward(answer, cost)
 
     _forget_peak()
     start = time.perf_counter()
@@ -52,6 +48,16 @@ def metering(model: nn.Module, cost: Cost) -> Iterator[Cost]:
     finally:
         cost.seconds += time.perf_counter() - start
         cost.peak_megabytes = max(cost.peak_megabytes, _peak_megabytes())
+
+
+def count_backward(state: Tensor, cost: Cost) -> None:
+    """Add to `cost` every backward pass that comes by this tensor."""
+
+    def count(gradient: Tensor) -> None:
+        cost.backwards += 1
+
+    if state.requires_grad:
+        state.register_hook(count)
 
 
 def _forget_peak() -> None:

@@ -28,6 +28,10 @@ class NumericsError(DiffMaskError, ArithmeticError):
     """A model or a score that is not a finite number."""
 
 
+class ExtraError(DiffMaskError, ImportError):
+    """An optional library that is not installed."""
+
+
 class StoreError(DiffMaskError, OSError):
     """An artefact that is missing, truncated or not ours."""
 

@@ -23,9 +23,13 @@ class HardConcrete:
 
     def sample(self, source: torch.Generator | None = None) -> Float[Tensor, "*gate"]:
         """One differentiable draw of each gate."""
-        uniform = torch.rand(self.logits.shape, generator=source, dtype=self.logits.dtype).clamp(1e-6, 1 - 1e-6)
+        return self.at(torch.rand(self.logits.shape, generator=source, dtype=self.logits.dtype))
+
+    def at(self, uniform: Float[Tensor, "..."]) -> Float[Tensor, "*gate"]:
+        """The draw that a uniform number in (0, 1) stands for; several gates may share one."""
+        uniform = uniform.to(self.logits).clamp(1e-6, 1 - 1e-6)
         noise = uniform.log() - torch.log1p(-uniform)
-        soft = torch.sigmoid((self.logits + noise.to(self.logits.device)) / self.temperature)
+        soft = torch.sigmoid((self.logits + noise) / self.temperature)
         return (soft * (self.high - self.low) + self.low).clamp(0.0, 1.0)
 
     def log_open(self) -> Float[Tensor, "*gate"]:

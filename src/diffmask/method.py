@@ -1,7 +1,11 @@
 """A `Method` is a frozen recipe; fitted to a task it is an `Explainer`, which maps a batch to an attribution."""
 
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -12,6 +16,8 @@ from torch.nn.functional import pad
 from diffmask.answer import decision
 from diffmask.batch import Attribution, Batch
 from diffmask.cost import Cost, metering
+from diffmask.errors import InputError
+from diffmask.memory import Portion
 from diffmask.recipe import Recipe
 from diffmask.task import Task
 from diffmask.training import track
@@ -35,26 +41,40 @@ class Explainer(nn.Module, ABC):
         """Scores of every token of a few rows, for the outcome `target` of each."""
 
     def forward(
-        self, batch: Batch, target: Shaped[Tensor, "row *event"] | None = None, *, rows_at_once: int = 256
+        self, batch: Batch, target: Shaped[Tensor, "row *event"] | int | None = None, *, rows_at_once: int = 256
     ) -> Attribution:
-        """Scores of every token of the batch; by default for the answer the model itself gives.
+        """Scores of every token of the batch, for an outcome a row or a class; by default for the model's own answer.
 
-        Rows are taken in order of length, so that little padding is computed. Positions that are not maskable score 0;
-        `diffmask.batch.ranking` puts them last whatever the others score.
+        Rows are taken in order of length, so that little padding is computed, and fewer at once where memory runs out.
+        Positions that are not maskable score 0; `diffmask.batch.ranking` puts them last whatever the others score.
         """
         self.task.check(batch)
+        outcome = _outcome(batch, target)
         order = batch.present.sum(dim=1).argsort(stable=True)
-        parts = []
-        with metering(self.task.model, self.cost):
-            for rows in track(order.split(rows_at_once), "explain"):
-                part = batch[rows].trim()
-                wanted = target[rows] if target is not None else self._own_answer(part)
-                parts.append(_widen(self.explain(part, wanted), part, batch.tokens.shape[1]))
+
+        def explain(items: slice) -> Attribution:
+            part = batch[order[items]].trim()
+            wanted = self._own_answer(part) if outcome is None else outcome[order[items]]
+            found = _widen(self.explain(part, wanted), part, batch.tokens.shape[1])
+            bar.update(len(part))
+            return found
+
+        with metering(self.task.model, self.cost), track(order, "explain") as bar:
+            parts = Portion(rows_at_once).split(len(batch), explain)
         return Attribution.join(parts)[order.argsort()]
 
     @torch.no_grad()
     def _own_answer(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         return decision(self.task.predict(batch))
+
+
+def _outcome(batch: Batch, target: Shaped[Tensor, "row *event"] | int | None) -> Shaped[Tensor, "row *event"] | None:
+    """One outcome a row."""
+    if isinstance(target, int):
+        return torch.full_like(batch.target, target)
+    if target is not None and len(target) != len(batch):
+        raise InputError(f"{len(target)} targets for {len(batch)} rows; give one a row, one class, or none")
+    return target
 
 
 def _widen(attribution: Attribution, batch: Batch, width: int) -> Attribution:
@@ -97,3 +117,14 @@ class Method(Recipe, ABC):
         chosen = site if site is not None else task.sites[0]
         task.place(chosen)
         return chosen
+
+
+class _CallableModule(ModuleType):
+    """`diffmask.method` is this file and, called, a method made of a function: see `diffmask.methods.own`."""
+
+    def __call__(self, function: Callable[..., Any], *, name: str | None = None) -> Method:
+        made: Method = import_module("diffmask.methods.own").method(function, name=name)
+        return made
+
+
+sys.modules[__name__].__class__ = _CallableModule

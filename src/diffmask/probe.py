@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -52,10 +53,33 @@ def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]
     """The mean state of the vocabulary's own mask token in texts made of nothing else."""
     if task.mask_token is None:
         raise TaskError(f"{type(task).__name__} has no mask token; use baseline 'mean' or 'zero'")
+    return token_state(task, site, task.mask_token, rows)
+
+
+def token_state(task: Task, site: str, token: int, rows: int = 64) -> Float[Tensor, " width"]:
+    """The mean state of one token in texts made of nothing else; at the embedding, simply its vector."""
     batch = task.data["train"][:rows].trim()
-    masked = replace(batch, tokens=batch.tokens.masked_fill(batch.maskable, task.mask_token))
-    _, states = task.trace(masked)
+    replaced = replace(batch, tokens=batch.tokens.masked_fill(batch.maskable, token))
+    _, states = task.trace(replaced)
     return states[site][batch.maskable].mean(dim=0)
+
+
+Baseline = Literal["auto", "zero", "mean", "mask", "pad"]
+"""What stands for 'no token here': zeros, the mean state, or that of the mask or padding token.
+
+`auto` is the mask token where the task has one, and the mean state where it has none.
+"""
+
+
+def baseline_state(task: Task, site: str, baseline: Baseline, rows: int = 2000) -> Float[Tensor, " width"]:
+    """The state that replaces an erased one at a site."""
+    chosen = ("mean" if task.mask_token is None else "mask") if baseline == "auto" else baseline
+    if chosen == "mask":
+        return mask_state(task, site)
+    if chosen == "pad":
+        return token_state(task, site, task.pad_token)
+    mean = site_statistics(task, [site], rows)[site].mean
+    return torch.zeros_like(mean) if chosen == "zero" else mean
 
 
 class Probe(nn.Module):

@@ -10,15 +10,17 @@ from diffmask.errors import RecipeError, nearest
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered recipe: `target` is 'module:Class', `summary` one line for people."""
+    """One registered recipe: `target` is 'module:Class' or the class, `summary` one line for people."""
 
     kind: str
     name: str
-    target: str
+    target: str | type
     summary: str
 
     def load(self) -> Any:
         """The class itself; imports its module."""
+        if not isinstance(self.target, str):
+            return self.target
         module, _, attribute = self.target.partition(":")
         return getattr(import_module(module), attribute)
 
@@ -26,7 +28,7 @@ class Entry:
 _ENTRIES: dict[tuple[str, str], Entry] = {}
 
 
-def register(kind: str, name: str, target: str, summary: str) -> None:
+def register(kind: str, name: str, target: str | type, summary: str) -> None:
     """Make a recipe known by name; a later registration of the same name wins."""
     _ENTRIES[kind, name] = Entry(kind, name, target, summary)
 
@@ -53,30 +55,36 @@ def _load_plugins(kind: str) -> None:
             register(kind, point.name, point.value, f"from {point.dist.name if point.dist else 'a plug-in'}")
 
 
+_METHODS = """
+diffmask               diffmask:DiffMask                      masks learned once, one pass a text (De Cao 2020)
+diffmask-per-input     per_input:PerInput                     masks searched for one text at a time (De Cao 2020)
+diffmask-reinforce     reinforce:Reinforce                    the same with binary masks and score-function gradients
+exact-erasure          exact_erasure:ExactErasure             the smallest evidence, where a task knows it
+erasure                erasure:Erasure                        leave one token out: mask, delete or hide it (Li 2016)
+erasure-search         erasure_search:ErasureSearch           the smallest sets of tokens that keep the decision
+gradient               gradient:Gradient                      norm of the gradient (Simonyan 2014)
+input-x-gradient       input_x_gradient:InputXGradient        state times gradient (Shrikumar 2017)
+integrated-gradient    integrated_gradient:IntegratedGradient gradients along a path from a baseline (Sundararajan 2017)
+attention              attention:Attention                    attention each token receives
+attention-rollout      attention_rollout:AttentionRollout     attention followed through the layers (Abnar 2020)
+bottleneck             bottleneck:Bottleneck                  information bottleneck per input (Schulz 2020)
+noise                  noise:Noise                            largest noise each token tolerates (Guan 2019)
+mutual-information     mutual_information:MutualInformation   word and label over the training rows, model unseen
+uniform                constant:Uniform                       every token the same
+random                 constant:Random                        a random order: the floor every method must beat
+"""
+_CAPTUM = (
+    *("DeepLift", "FeatureAblation", "GradientShap", "InputXGradient", "IntegratedGradients", "KernelShap"),
+    *("LayerIntegratedGradients", "Lime", "Occlusion", "Saliency", "ShapleyValueSampling"),
+)
+
+for _line in _METHODS.strip().splitlines():
+    _name, _target, _summary = _line.split(maxsplit=2)
+    register("method", _name, f"diffmask.methods.{_target}", _summary)
+for _name in _CAPTUM:
+    register("method", f"captum:{_name}", f"diffmask.methods.captum:{_name}", "by Captum; needs diffmask[captum]")
 for _kind, _name, _target, _summary in (
     ("task", "toy", "diffmask.tasks.toy:ToyTask", "does digit m occur more often than n? truth is known (De Cao 2020)"),
-    ("method", "diffmask", "diffmask.methods.diffmask:DiffMask", "masks learned once, one pass a text (De Cao 2020)"),
-    (
-        "method",
-        "exact-erasure",
-        "diffmask.methods.exact_erasure:ExactErasure",
-        "the smallest evidence, where a task knows it",
-    ),
-    (
-        "method",
-        "integrated-gradient",
-        "diffmask.methods.integrated_gradient:IntegratedGradient",
-        "gradients along a path from a baseline (Sundararajan 2017)",
-    ),
-    (
-        "method",
-        "bottleneck",
-        "diffmask.methods.bottleneck:Bottleneck",
-        "information bottleneck per input (Schulz 2020)",
-    ),
-    ("method", "noise", "diffmask.methods.noise:Noise", "largest noise each token tolerates (Guan 2019)"),
-    ("method", "uniform", "diffmask.methods.constant:Uniform", "every token the same"),
-    ("method", "random", "diffmask.methods.constant:Random", "a random order: the floor every method must beat"),
     (
         "evaluation",
         "divergence-to-truth",

@@ -28,6 +28,8 @@ class Task(ABC):
     mask_token: int | None = None
     """The token that stands for an erased one, where the vocabulary has one."""
     pad_token: int = 0
+    attention_masked: bool = False
+    """Whether a token with `present` False is ignored wherever it stands, as by an attention mask."""
 
     def __init__(self, model: nn.Module, places: Mapping[str, Site], data: Mapping[str, Batch]) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -69,6 +71,13 @@ class Task(ABC):
         """The smallest set of tokens that decides each row, where that is known."""
         raise TaskError(
             f"{type(self).__name__} does not know its smallest evidence; use a task that does, such as 'toy'"
+        )
+
+    def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
+        """The share of attention each query pays each key; a model that pools by attention once has one query."""
+        raise TaskError(
+            f"{type(self).__name__} gives no attention weights; write its attentions(batch), and load a transformer of "
+            'Hugging Face with attn_implementation="eager": the faster kernels never hold the weights'
         )
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "Task":

@@ -40,9 +40,12 @@ class Bottleneck(Method):
 class BottleneckExplainer(Explainer):
     """Optimises its gates anew for every batch; a row's gates depend on no other row."""
 
+    seed: Tensor
+
     def __init__(self, method: Bottleneck, task: Task, site: str, seed: int) -> None:
         super().__init__(task)
-        self.method, self.site, self.seed = method, site, seed
+        self.method, self.site = method, site
+        self.register_buffer("seed", torch.tensor(seed))
         known = site_statistics(task, [site], rows=2000)[site]
         self.mean = nn.Parameter(known.mean, requires_grad=False)
         self.deviation = nn.Parameter(known.deviation, requires_grad=False)
@@ -51,10 +54,10 @@ class BottleneckExplainer(Explainer):
         """The same noise for every row: scores do not depend on the batch."""
         _, states = self.task.trace(batch)
         state = states[self.site]
-        gates = torch.full(batch.tokens.shape, 5.0, requires_grad=True)
+        gates = state.new_full(batch.tokens.shape, 5.0).requires_grad_()
         optimizer = torch.optim.RMSprop([gates], lr=self.method.learning_rate, centered=True)
         for step in range(self.method.steps):
-            noise = normal_noise(tuple(state.shape[1:]), generator(self.seed, "bottleneck", step))
+            noise = normal_noise(tuple(state.shape[1:]), generator(int(self.seed), "bottleneck", step)).to(state)
             optimizer.zero_grad()
             self._loss(batch, target, state, torch.sigmoid(gates), noise).backward()
             optimizer.step()

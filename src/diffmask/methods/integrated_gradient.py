@@ -1,20 +1,23 @@
 """Integrated gradients: the gradient, averaged along a path from a baseline. Sundararajan et al. 2017."""
 
+import logging
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from diffmask.answer import log_odds
+from diffmask.answer import Quantity, explained
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError
+from diffmask.memory import Portion
 from diffmask.method import Explainer, Method
-from diffmask.probe import mask_state, site_statistics
+from diffmask.methods.gradient import State, slope
+from diffmask.probe import Baseline, baseline_state
 from diffmask.task import Task
 
-State = Float[Tensor, "row token width"]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,53 +28,86 @@ class IntegratedGradient(Method):
 
     site: str | None = None
     """Where the path runs; the token embedding where none is named."""
-    steps: int = 64
-    """Points of the path, at the middles of equal parts."""
-    baseline: Literal["zero", "mean", "mask"] = "zero"
+    n_steps: int = 64
+    """Points of the path."""
+    path: Literal["middle", "ends", "right"] | None = None
+    """Where the points lie: in the middle of n equal parts, from 0 to 1 (De Cao et al.), or at i / n (Madsen et al.).
+
+    Where none is named, in the middle; from 0 to 1 with `as_published`.
+    """
+    baseline: Baseline = "zero"
+    """Where the path starts."""
+    quantity: Quantity = "log-odds"
+    """What is differentiated."""
     signed: bool = False
     """Whether tokens that speak against the outcome score below zero, or by their size."""
     as_published: bool = False
     """The variant two published systems shipped: each gradient weighted once more by its place on the path."""
+    internal_batch_size: int = 256
+    """Rows the model is given at once, each point of a row's path counted."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise RecipeError(f"integrated-gradient: steps must be at least 1; found {self.steps}")
+        if min(self.n_steps, self.internal_batch_size) < 1:
+            raise RecipeError(
+                f"integrated-gradient: n_steps and internal_batch_size are at least 1; found {self.n_steps} and "
+                f"{self.internal_batch_size}"
+            )
 
     def build(self, task: Task, seed: int) -> "IntegratedGradientExplainer":
         """The baseline is taken from the training rows."""
-        return IntegratedGradientExplainer(self, task, self.site_of(task, self.site))
+        site = self.site_of(task, self.site)
+        return IntegratedGradientExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
-    def path(self) -> Float[Tensor, " step"]:
+    def places(self) -> Float[Tensor, " step"]:
         """Places on the path, from 0 to 1."""
-        if self.as_published:
-            return torch.linspace(0, 1, self.steps)
-        return (torch.arange(self.steps) + 0.5) / self.steps
+        path = self.path or ("ends" if self.as_published else "middle")
+        if path == "ends":
+            return torch.linspace(0, 1, self.n_steps)
+        return (torch.arange(self.n_steps) + (0.5 if path == "middle" else 1.0)) / self.n_steps
 
 
 class IntegratedGradientExplainer(Explainer):
-    """Gradients along the path; `completeness_error` says how far the last scores were from adding up."""
+    """Gradients along the path; `completeness_error` says how far the last call's scores were from adding up."""
 
-    def __init__(self, method: IntegratedGradient, task: Task, site: str) -> None:
+    def __init__(self, method: IntegratedGradient, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
         self.method, self.site = method, site
-        start = {
-            "zero": lambda: torch.zeros_like(site_statistics(task, [site], rows=1)[site].mean),
-            "mean": lambda: site_statistics(task, [site], rows=2000)[site].mean,
-            "mask": lambda: mask_state(task, site),
-        }
-        self.baseline = nn.Parameter(start[method.baseline](), requires_grad=False)
-        self.completeness_error = float("nan")
+        self.baseline = nn.Parameter(baseline, requires_grad=False)
+        self.portion = Portion(method.internal_batch_size)
+        self._gap = self._change = 0.0
+
+    @property
+    def completeness_error(self) -> float:
+        """sum |sum_t score_t - (f(h) - f(b))| / sum |f(h) - f(b)| over the rows of the last call."""
+        return self._gap / max(self._change, 1e-12)
+
+    def forward(self, batch: Batch, *arguments: Any, **options: Any) -> Attribution:
+        """As every explainer; the completeness error of the call is kept and, where it is large, logged."""
+        self._gap = self._change = 0.0
+        found = super().forward(batch, *arguments, **options)
+        self.diagnostics = {self.site: {"completeness_error": self.completeness_error, "problems": self._problems()}}
+        return found
+
+    def _problems(self) -> dict[str, str]:
+        if self.completeness_error <= 0.01 or self.method.as_published:
+            return {}
+        text = f"scores are {self.completeness_error:.1%} off what they must add up to; raise n_steps"
+        logger.warning("%s: %s", self.method.label, text)
+        return {"completeness": text}
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Rows are copied so that several points of the path share a pass."""
         _, states = self.task.trace(batch)
         state = states[self.site]
         start = torch.where(batch.present[..., None], self.baseline, state)
-        total = torch.zeros_like(state)
-        for places in self.method.path().split(max(1, 256 // len(batch))):
-            total += self._gradients(batch, target, start, state, places)
-        scores = ((state - start) * total / self.method.steps).sum(dim=-1)
-        self.completeness_error = self._completeness(batch, target, start, scores)
+        places = self.method.places().to(state)
+
+        def sum_gradients(items: slice) -> State:
+            return self._gradients(batch, target, start, state, places[items])
+
+        total = sum(self.portion.split(len(places), sum_gradients, rows_each=len(batch)))
+        scores = ((state - start) * total / len(places)).sum(dim=-1)
+        self._check(batch, target, start, scores)
         return Attribution(scores if self.method.signed else scores.abs())
 
     def _gradients(
@@ -86,17 +122,20 @@ class IntegratedGradientExplainer(Explainer):
         copies = len(places)
         where = places.repeat(len(batch))[:, None, None]
         first, last = start.repeat_interleave(copies, dim=0), state.repeat_interleave(copies, dim=0)
-        point = (first + where * (last - first)).requires_grad_()
-        answer = self.task.predict(batch.repeat(copies), {self.site: lambda _: point})
-        (gradient,) = torch.autograd.grad(log_odds(answer, target.repeat_interleave(copies, dim=0)).sum(), point)
+        outcome = target.repeat_interleave(copies, dim=0)
+        point = first + where * (last - first)
+        gradient = slope(self.task, batch.repeat(copies), outcome, self.site, self.method.quantity, point)
         weighted = gradient * where if self.method.as_published else gradient
         return weighted.unflatten(0, (len(batch), copies)).sum(dim=1)
 
     @torch.no_grad()
-    def _completeness(
+    def _check(
         self, batch: Batch, target: Shaped[Tensor, "row *event"], start: State, scores: Float[Tensor, "row token"]
-    ) -> float:
-        """mean |sum of scores - change of f| / mean |change of f|."""
-        end = log_odds(self.task.predict(batch), target)
-        begin = log_odds(self.task.predict(batch, {self.site: lambda _: start}), target)
-        return float((scores.sum(dim=1) - (end - begin)).abs().mean() / (end - begin).abs().mean().clamp(min=1e-12))
+    ) -> None:
+        """Add this part of the call to its completeness error."""
+        end, begin = (
+            explained(self.task.predict(batch, edits), target, self.method.quantity)
+            for edits in ({}, {self.site: lambda _: start})
+        )
+        self._gap += float((scores.sum(dim=1) - (end - begin)).abs().sum())
+        self._change += float((end - begin).abs().sum())
