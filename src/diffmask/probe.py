@@ -108,6 +108,7 @@ class Probe(nn.Module):
         nn.init.uniform_(self.hidden.bias, -2.0, 2.0)
         nn.init.zeros_(self.vote.weight)
         nn.init.zeros_(self.vote.bias)
+        self.to(self.mean.dtype)
 
     def forward(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token"]:
         """Logit of each token's gate."""
