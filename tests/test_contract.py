@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from support.transformer import TransformerTask
 from torch import Tensor, nn
 
 from diffmask import registry
@@ -20,6 +19,7 @@ from diffmask.persistence import load_explainer, save_explainer
 from diffmask.recipe import parse
 from diffmask.task import Task
 from diffmask.tasks.toy import ToyTask
+from support.transformer import TransformerTask
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -41,7 +41,7 @@ FAST: dict[str, dict[str, Any]] = {
 }
 """Settings that take little time; what is kept with them is kept with more steps."""
 SEED = 3
-CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def small_toy() -> Task:

@@ -12,7 +12,8 @@ import diffmask
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
     "errors", "registry", "recipe", "record", "statistics", "report",
-    "batch", "hooks", "answer", "cost", "training", "task", "method", "gates", "constraint", "probe", "guan", "data",
+    "batch", "hooks", "answer", "cost", "memory", "training", "task", "method", "gates", "constraint", "probe", "guan",
+    "data",
     "mask", "diagnostics", "tasks", "methods", "store", "bench", "persistence", "evaluation", "evaluate", "graph",
     "experiment", "engine", "run", "cli",
 )  # fmt: skip

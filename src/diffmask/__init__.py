@@ -4,7 +4,11 @@ Names are imported when first used: `import diffmask` loads no torch.
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    # The name is also that of a file: without this a type checker takes it for the module alone.
+    from diffmask.methods.own import method as method
 
 __version__ = "0.1.0"
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import torch
 from jaxtyping import Bool, Float, Int
-from support.linear import LinearTask
 from torch import Tensor, nn
+
+from support.linear import LinearTask
 
 
 class Table(nn.Module):

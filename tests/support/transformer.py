@@ -28,7 +28,8 @@ class Block(nn.Module):
         self, state: Float[Tensor, "row token width"], present: Bool[Tensor, "row token"]
     ) -> Float[Tensor, "row token width"]:
         query, key, value = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.mix(self.first_norm(state)).chunk(3, -1)
+            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for part in self.mix(self.first_norm(state)).chunk(3, -1)
         )
         match = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
         weights = self.weights(match.masked_fill(~present[:, None, None], -torch.inf).softmax(dim=-1))
@@ -68,7 +69,7 @@ class TransformerTask(Task):
             for weight in (*model.blocks.parameters(), model.answer.weight):
                 weight *= 1.5
             # No class is favoured: decisions then depend on the words.
-            model.answer.bias -= model(texts(100, seed).tokens, texts(100, seed).present).mean(dim=0)
+            model.answer.bias.data -= model(texts(100, seed).tokens, texts(100, seed).present).mean(dim=0)
         places = {
             "embedding": Site("embedding"),
             "block 0": Site("blocks.0", "input"),
@@ -84,7 +85,7 @@ class TransformerTask(Task):
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         seen: list[Tensor] = []
         hooks = [
-            block.weights.register_forward_hook(lambda _module, _given, weights: seen.append(weights))
+            block.get_submodule("weights").register_forward_hook(lambda _module, _given, weights: seen.append(weights))
             for block in self.model.get_submodule("blocks").children()
         ]
         try:

@@ -1,0 +1,91 @@
+"""Attention received, and attention rolled out, by hand."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffmask.batch import Batch
+from diffmask.errors import InputError, RecipeError, TaskError
+from diffmask.methods.attention import Attention
+from diffmask.methods.attention_rollout import AttentionRollout
+from diffmask.tasks.toy import CountingTask
+from support.linear import LinearTask
+from support.transformer import TransformerTask
+
+
+class GivenAttention(LinearTask):
+    """One text of two tokens, whose attention weights are given."""
+
+    def __init__(self, weights: Sequence[object]) -> None:
+        super().__init__([[1, 2]])
+        self.weights = torch.tensor(weights)[None]
+
+    def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
+        return self.weights
+
+
+TWO_HEADS = [[[[0.5, 0.5], [0.25, 0.75]], [[1.0, 0.0], [0.25, 0.75]]]]
+TWO_LAYERS = [[[[0.5, 0.5], [0.0, 1.0]]], [[[0.25, 0.75], [1.0, 0.0]]]]
+
+
+def test_attention_is_the_mean_over_heads_and_queries() -> None:
+    task = GivenAttention(TWO_HEADS)
+    found = Attention().fit(task)(task.data["test"])
+    torch.testing.assert_close(found.scores, torch.tensor([[0.5, 0.5]]))
+    largest = Attention(heads="max").fit(task)(task.data["test"])
+    torch.testing.assert_close(largest.scores, torch.tensor([[(1.0 + 0.25) / 2, (0.5 + 0.75) / 2]]))
+
+
+def test_attention_is_seen_from_every_layer() -> None:
+    task = GivenAttention(TWO_LAYERS)
+    found = Attention().fit(task)(task.data["test"])
+    assert found.by_layer is not None
+    torch.testing.assert_close(found.by_layer, torch.tensor([[[0.25, 0.75], [0.625, 0.375]]]))
+    torch.testing.assert_close(found.scores, found.by_layer.mean(dim=1))
+    assert found.layers == ("attention 0", "attention 1")
+
+
+def test_a_model_that_pools_by_attention_has_one_query() -> None:
+    task = GivenAttention([[[[0.2, 0.8]]]])
+    torch.testing.assert_close(Attention().fit(task)(task.data["test"]).scores, torch.tensor([[0.2, 0.8]]))
+    with pytest.raises(TaskError, match="only self-attention can be rolled out"):
+        AttentionRollout().fit(task)
+
+
+def test_rollout_multiplies_the_layers_with_their_residuals() -> None:
+    task = GivenAttention(TWO_LAYERS)
+    # (A_1 + I) / 2 = [[.75, .25], [0, 1]]; (A_2 + I) / 2 = [[.625, .375], [.5, .5]].
+    product = torch.tensor([[0.625 * 0.75, 0.625 * 0.25 + 0.375], [0.5 * 0.75, 0.5 * 0.25 + 0.5]])
+    found = AttentionRollout().fit(task)(task.data["test"])
+    torch.testing.assert_close(found.scores[0], product.mean(dim=0))
+    assert found.by_layer is not None
+    torch.testing.assert_close(found.by_layer[0, 0], torch.tensor([0.375, 0.625]))
+    first = AttentionRollout(query=0).fit(task)(task.data["test"])
+    torch.testing.assert_close(first.scores[0], product[0])
+    bare = AttentionRollout(residual=0.0, query=0).fit(task)(task.data["test"])
+    torch.testing.assert_close(bare.scores[0], torch.tensor([0.125, 0.875]))
+
+
+def test_what_a_text_receives_adds_up_to_one() -> None:
+    task = TransformerTask()
+    batch = task.data["test"]
+    for method in (Attention(), AttentionRollout()):
+        scores = method.fit(task).explain(batch.trim(), batch.target).scores
+        torch.testing.assert_close(scores.sum(dim=1), torch.ones(len(batch), dtype=torch.float64))
+        assert (scores[~batch.trim().present] == 0).all()
+
+
+def test_a_task_without_attention_says_how_to_get_it(toy_task: CountingTask) -> None:
+    for method in (Attention(), AttentionRollout()):
+        with pytest.raises(TaskError, match='attn_implementation="eager"'):
+            method.fit(toy_task)
+
+
+def test_weights_of_the_wrong_shape_are_refused() -> None:
+    with pytest.raises(InputError, match=r"gave \(1, 1, 1, 1, 3\) for \(1, 2\) tokens"):
+        Attention().fit(GivenAttention([[[[0.2, 0.4, 0.4]]]]))
+    with pytest.raises(RecipeError, match="residual is at least 0 and below 1"):
+        AttentionRollout(residual=1.0)

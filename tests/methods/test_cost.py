@@ -1,0 +1,94 @@
+"""Every method counts the passes it makes: forward, backward, and rows."""
+
+from typing import Any
+
+import pytest
+
+from diffmask.method import Explainer
+from diffmask.recipe import parse
+from support.transformer import TransformerTask
+
+BATCH = 8
+"""Rows explained."""
+
+
+@pytest.fixture(scope="module")
+def task() -> TransformerTask:
+    return TransformerTask()
+
+
+def explained(task: TransformerTask, name: str, options: dict[str, Any]) -> Explainer:
+    explainer: Explainer = parse("method", {"name": name, **options}, "cost").fit(task)
+    explainer(task.data["test"][:BATCH])
+    return explainer
+
+
+# Every explanation begins with one pass for the model's own answer: that is the first number of each sum.
+COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
+    ("uniform", {}, 1, 0, BATCH),
+    ("random", {}, 1, 0, BATCH),
+    ("mutual-information", {}, 1, 0, BATCH),
+    ("attention", {}, 1 + 1, 0, 2 * BATCH),
+    ("attention-rollout", {}, 1 + 1, 0, 2 * BATCH),
+    ("gradient", {}, 1 + 1, 1, 2 * BATCH),
+    ("input-x-gradient", {}, 1 + 2, 1, 3 * BATCH),
+    # One clean pass, ten points of which four share a pass, and the two ends of the path.
+    (
+        "integrated-gradient",
+        {"n_steps": 10, "internal_batch_size": 4 * BATCH},
+        1 + 1 + 3 + 2,
+        3,
+        (1 + 1 + 10 + 2) * BATCH,
+    ),
+    # One clean pass, a step each, and nothing else.
+    ("bottleneck", {"steps": 5}, 1 + 1 + 5, 5, 7 * BATCH),
+    # One clean pass, everything masked, a step each, and the final masks.
+    ("diffmask-per-input", {"steps": 5}, 1 + 2 + 5 + 1, 5, 9 * BATCH),
+    ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
+    ("diffmask", {"steps": 2, "batch_size": 8}, 1 + 1, 0, 2 * BATCH),
+    # Two clean passes of phi, one trace, and a step each of 4 samples.
+    ("noise", {"most_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
+    (
+        "noise",
+        {"most_steps": 3, "samples": 4, "reads": ["*"]},
+        1 + 1 + 3 * (2 + 3),
+        9,
+        (1 + 1 + 3 * (2 + 3 * 4)) * BATCH,
+    ),
+    ("captum:Saliency", {}, 1 + 2, 1, 3 * BATCH),
+    ("captum:DeepLift", {}, 1 + 2, 1, 4 * BATCH),
+]
+
+
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+@pytest.mark.parametrize(
+    ("name", "options", "forwards", "backwards", "rows"), COUNTS, ids=[f"{case[0]}-{len(case[1])}" for case in COUNTS]
+)
+def test_passes_are_counted(
+    task: TransformerTask, name: str, options: dict[str, Any], forwards: int, backwards: int, rows: int
+) -> None:
+    cost = explained(task, name, options).cost
+    assert (cost.forwards, cost.backwards, cost.rows) == (forwards, backwards, rows)
+    assert cost.seconds > 0
+
+
+def test_leave_one_out_costs_a_row_for_each_token(task: TransformerTask) -> None:
+    words = int(task.data["test"][:BATCH].maskable.sum())
+    cost = explained(task, "erasure", {"internal_batch_size": 10}).cost
+    assert cost.rows == BATCH + BATCH + words
+    assert cost.forwards == 1 + 1 + -(-words // 10)
+    assert cost.backwards == 0
+
+
+def test_a_search_costs_a_row_for_each_set_it_tries(task: TransformerTask) -> None:
+    batch = task.data["test"][:BATCH]
+    explainer = explained(task, "erasure-search", {})
+    tried = sum(found.tried for found in explainer.search(batch.trim()))  # type: ignore[operator]  # its own method
+    assert explainer.cost.rows == BATCH + tried
+
+
+def test_costs_add_up_over_calls_and_the_fit_is_counted_apart(task: TransformerTask) -> None:
+    explainer = explained(task, "gradient", {})
+    explainer(task.data["test"][:BATCH])
+    assert explainer.cost.forwards == 4
+    assert explainer.fit_cost.forwards == 0

@@ -1,0 +1,168 @@
+"""Leaving tokens out, one at a time and in sets."""
+
+from itertools import combinations
+
+import pytest
+import torch
+from captum.attr import FeatureAblation
+
+from diffmask.answer import decision, explained
+from diffmask.batch import Batch
+from diffmask.errors import RecipeError, TaskError
+from diffmask.methods.erasure import Erasure, delete
+from diffmask.methods.erasure_search import ErasureSearch, ErasureSearchExplainer
+from diffmask.methods.subsets import Search
+from diffmask.tasks.toy import CountingTask
+from support.linear import VALUES, LinearTask
+from support.lookup import LookupTask, either
+from support.transformer import MASK, TransformerTask
+
+
+@pytest.fixture(scope="module")
+def transformer() -> TransformerTask:
+    return TransformerTask()
+
+
+def test_the_drop_of_a_linear_model_is_the_tokens_distance_from_the_mask_token() -> None:
+    task = LinearTask([[1, 2, 3], [3, 1]])
+    batch = task.data["test"]
+    scores = Erasure().fit(task)(batch, 1).scores
+    torch.testing.assert_close(scores, (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * batch.present)
+
+
+@pytest.mark.parametrize("mode", ["delete", "attention-mask"])
+def test_a_token_that_is_gone_adds_nothing(mode: str) -> None:
+    task = LinearTask([[1, 2, 3], [3, 1]])
+    batch = task.data["test"]
+    scores = Erasure.from_dict({"mode": mode}).fit(task)(batch, 1).scores
+    torch.testing.assert_close(scores, torch.tensor(VALUES)[batch.tokens] * batch.present)
+
+
+@pytest.mark.parametrize("mode", ["delete", "attention-mask"])
+def test_the_only_token_is_replaced_where_it_cannot_go(mode: str) -> None:
+    task = LinearTask([[3]])
+    assert Erasure.from_dict({"mode": mode}).fit(task)(task.data["test"], 1).scores.item() == VALUES[3] - VALUES[4]
+
+
+def test_the_drop_of_the_probability_is_in_units_of_probability() -> None:
+    task = LinearTask([[1, 2, 3]])
+    scores = Erasure(mode="delete", quantity="probability").fit(task)(task.data["test"], 1).scores
+    logits = torch.tensor([[3.0, 3.0, 3.0], [2.0, 5.0, -1.0]])
+    torch.testing.assert_close(scores[0], torch.sigmoid(logits[0]) - torch.sigmoid(logits[1]))
+
+
+def test_deleting_moves_the_rest_of_the_row_up() -> None:
+    batch = LinearTask([[1, 2, 3, 4], [2, 3]]).data["test"]
+    marked = Batch(**{**vars(batch), "token_inputs": {"place": torch.arange(8).view(2, 4)}})
+    shorter = delete(marked, torch.tensor([[False, True, False, False], [True, False, False, False]]))
+    assert shorter.tokens.where(shorter.present, 0).tolist() == [[1, 3, 4, 0], [3, 0, 0, 0]]
+    assert shorter.present.sum(dim=1).tolist() == [3, 1]
+    assert shorter.token_inputs["place"].where(shorter.present, -1).tolist() == [[0, 2, 3, -1], [5, -1, -1, -1]]
+
+
+def test_masking_is_reading_the_mask_token_instead(transformer: TransformerTask) -> None:
+    batch = transformer.data["test"][:5].trim()
+    scores = Erasure().fit(transformer)(batch).scores
+    answer = transformer.predict(batch)
+    for row, token in batch.maskable.nonzero().tolist():
+        tokens = batch.tokens.clone()
+        tokens[row, token] = MASK
+        changed = transformer.predict(Batch(**{**vars(batch), "tokens": tokens}))
+        drop = explained(answer, decision(answer), "log-odds") - explained(changed, decision(answer), "log-odds")
+        assert scores[row, token].item() == pytest.approx(drop[row].item())
+
+
+def test_deleting_is_reading_the_shorter_text(transformer: TransformerTask) -> None:
+    batch = transformer.data["test"][:5].trim()
+    scores = Erasure(mode="delete", quantity="log-probability").fit(transformer)(batch).scores
+    target = decision(transformer.predict(batch))
+    for row, token in batch.maskable.nonzero().tolist():
+        text = batch.tokens[row][batch.present[row]].tolist()
+        values = []
+        for words in (text, text[:token] + text[token + 1 :]):
+            real = torch.ones(1, len(words), dtype=torch.bool)
+            alone = Batch(tokens=torch.tensor([words]), present=real, maskable=real, target=target[row : row + 1])
+            values.append(transformer.predict(alone).log_prob(alone.target).item())
+        assert scores[row, token].item() == pytest.approx(values[0] - values[1])
+
+
+def test_leave_one_out_agrees_with_captum(transformer: TransformerTask) -> None:
+    batch = transformer.data["test"][:12].trim()
+    target = decision(transformer.predict(batch))
+
+    def f(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        return explained(
+            transformer.predict(Batch(**{**vars(batch[rows]), "tokens": tokens})), target[rows], "log-odds"
+        )
+
+    arguments = (torch.arange(len(batch)),)
+    theirs = FeatureAblation(f).attribute(batch.tokens, baselines=MASK, additional_forward_args=arguments)
+    ours = Erasure(internal_batch_size=16).fit(transformer)(batch).scores
+    torch.testing.assert_close(ours, theirs.to(ours) * batch.maskable, rtol=1e-4, atol=1e-4)
+
+
+def test_hiding_a_token_asks_for_an_attention_mask(toy_task: CountingTask) -> None:
+    with pytest.raises(TaskError, match="has no attention mask; use mode 'mask' or 'delete'"):
+        Erasure(mode="attention-mask").fit(toy_task)
+
+
+def search(method: ErasureSearch, task: LookupTask) -> ErasureSearchExplainer:
+    explainer = method.fit(task)
+    assert isinstance(explainer, ErasureSearchExplainer)
+    return explainer
+
+
+def test_all_smallest_sets_are_found_and_shared_among_their_tokens() -> None:
+    task = LookupTask(5, either(5, (0, 1), (1, 3)))
+    explainer = search(ErasureSearch(), task)
+    (found,) = explainer.search(task.data["test"])
+    assert found.sets == ((0, 1), (1, 3))
+    assert found.complete
+    assert found.tried == 5 + 10
+    torch.testing.assert_close(explainer(task.data["test"]).scores, torch.tensor([[0.5, 1.0, 0.0, 0.5, 0.0]]))
+
+
+def test_the_empty_set_is_tried_only_when_asked_for() -> None:
+    task = LookupTask(3, {frozenset(): 1.0, frozenset([0, 1, 2]): 1.0, frozenset([2]): 1.0})
+    assert search(ErasureSearch(), task).search(task.data["test"])[0].sets == ((2,),)
+    explainer = search(ErasureSearch(allow_empty=True), task)
+    assert explainer.search(task.data["test"])[0].sets == ((),)
+    assert (explainer(task.data["test"]).scores == 0).all()
+
+
+def test_an_outcome_that_nothing_keeps_has_no_set() -> None:
+    task = LookupTask(3, {frozenset([0, 1, 2]): 1.0, frozenset([0]): 1.0}, default=1.0)
+    explainer = search(ErasureSearch(), task)
+    found = explainer.search(task.data["test"], torch.zeros(1))
+    assert found[0].sets == ()
+    assert (explainer(task.data["test"], 0).scores == 0).all()
+
+
+def test_beyond_the_budget_a_beam_follows_the_most_promising_sets() -> None:
+    # Sets that hold 0 lean further towards yes, and only {0, 2, 4} decides.
+    table = {frozenset(c): -0.5 for n in (1, 2) for c in combinations(range(6), n) if 0 in c}
+    table |= {frozenset(c): 1.0 for n in (3, 6) for c in combinations(range(6), n) if {0, 2, 4} <= set(c)}
+    task = LookupTask(6, table)
+    (found,) = search(ErasureSearch(budget=7, beam=3), task).search(task.data["test"])
+    assert found.sets == ((0, 2, 4),)
+    assert not found.complete
+    (whole,) = search(ErasureSearch(), task).search(task.data["test"])
+    assert whole.complete
+    assert whole.sets == found.sets
+    assert found.tried < whole.tried
+
+
+def test_a_search_over_nothing_ends() -> None:
+    empty = Search([], 1, 10, 2)
+    assert empty.candidates() == [()]
+    empty.note((), False, 0.0)
+    empty.advance()
+    assert empty.done
+    assert empty.found().sets == ()
+
+
+def test_counts_below_one_are_refused() -> None:
+    with pytest.raises(RecipeError, match="at least 1"):
+        ErasureSearch(beam=0)
+    with pytest.raises(RecipeError, match="at least 1"):
+        Erasure(internal_batch_size=0)

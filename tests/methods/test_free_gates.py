@@ -1,0 +1,83 @@
+"""Masks searched for one text at a time, by relaxed gates and by score-function gradients."""
+
+import pytest
+import torch
+
+from diffmask.constraint import Controller, Multiplier, RowMultipliers
+from diffmask.errors import RecipeError
+from diffmask.methods.free_gates import FreeGates, FreeGatesExplainer, Run
+from diffmask.methods.per_input import PerInput
+from diffmask.methods.reinforce import Reinforce
+from support.linear import LinearTask, batch_of
+from support.lookup import LookupTask
+
+METHODS = [PerInput(baseline="zero", steps=200), Reinforce(baseline="zero", steps=100)]
+by_label = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+
+
+@by_label
+def test_the_token_that_decides_is_kept_and_the_others_are_not(method: FreeGates) -> None:
+    # Token 3 adds 4 to the logit, token 1 adds 1 and token 2 takes 2; padding adds nothing.
+    task = LinearTask([[3, 1, 2, 1], [1, 3]])
+    scores = method.fit(task)(task.data["test"]).scores
+    assert scores[0, 0] > 0.8
+    assert scores[1, 1] > 0.8
+    assert (scores[0, 0] > scores[0, 1:] + 0.3).all()
+
+
+@by_label
+def test_a_text_whose_tokens_say_nothing_is_masked_as_a_whole(method: FreeGates) -> None:
+    task = LinearTask([[0, 0, 0]])
+    assert (method.fit(task)(batch_of([[0, 0, 0]])).scores < 0.1).all()
+
+
+@by_label
+def test_a_text_that_needs_every_token_keeps_every_token(method: FreeGates) -> None:
+    task = LinearTask([[3, 3]])
+    tight = type(method)(baseline="zero", steps=100, margin=0.001)
+    assert (tight.fit(task)(task.data["test"]).scores > 0.5).all()
+
+
+def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> None:
+    task = LookupTask(2, {frozenset([0, 1]): 2.0, frozenset([0]): 1.0, frozenset([1]): -1.0}, default=0.5)
+    method = Reinforce(baseline="zero", samples=800, memory=0.0)
+    explainer = method.fit(task)
+    assert isinstance(explainer, FreeGatesExplainer)
+    answer, states = task.trace(task.data["test"])
+    run = Run(task, task.data["test"], answer, "embedding", states["embedding"], explainer.baseline)
+    logits = torch.tensor([[0.3, -0.4]], requires_grad=True)
+    estimate, _ = explainer.price(run, logits, 0)
+    (found,) = torch.autograd.grad(estimate.sum(), logits)
+
+    keep = torch.sigmoid(logits)[0]
+    expected = torch.zeros(())
+    for gate in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
+        chance = torch.stack([k if z else 1 - k for z, k in zip(gate, keep, strict=True)]).prod()
+        expected = expected + chance * run.divergence(torch.tensor([gate]))[0]
+    (exact,) = torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(found, exact, atol=0.03, rtol=0.1)
+
+
+def test_rows_have_the_multiplier_they_would_have_alone() -> None:
+    rule = Controller(0.1)
+    alone = torch.tensor([2.0, 0.5])
+    rows = RowMultipliers(rule, alone)
+    single = [Multiplier(rule, 1 / value) for value in alone.tolist()]
+    for step, seen in enumerate(([1.0, 0.3], [0.4, 0.05], [0.0, 2.0], [0.2, 0.01])):
+        rows.update(torch.tensor(seen), step / 4)
+        for multiplier, value in zip(single, seen, strict=True):
+            multiplier.update(value, step / 4)
+    assert rows.value.tolist() == pytest.approx([multiplier.value for multiplier in single], rel=1e-5)
+
+
+def test_masks_beyond_the_margin_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    task = LinearTask([[3, 3], [3, 1]])
+    PerInput(baseline="zero", steps=1, start=-5.0).fit(task)(task.data["test"])
+    assert "change the answer by more than the margin" in caplog.text
+
+
+def test_choices_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(RecipeError, match="diffmask-per-input: margin must not be negative"):
+        PerInput(margin=-1.0)
+    with pytest.raises(RecipeError, match="samples are at least 1"):
+        Reinforce(samples=0)

@@ -1,0 +1,79 @@
+"""When memory runs out, fewer rows go at once and the work goes on."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from diffmask.memory import Portion, is_out_of_memory
+from diffmask.method import Method
+from diffmask.methods.erasure import Erasure
+from diffmask.methods.gradient import Gradient
+from diffmask.methods.integrated_gradient import IntegratedGradient
+from support.linear import LinearTask, Sum
+
+
+class Narrow(Sum):
+    """A model that holds only so many rows."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
+        if len(tokens) > self.most:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return super().forward(tokens, present)
+
+
+ROWS = [[1, 2, 3], [3, 1], [2], [1, 1, 2], [3], [3, 2]]
+
+
+@pytest.mark.parametrize("most", [5, 2, 1])
+@pytest.mark.parametrize(
+    "method", [Gradient(), Erasure(), IntegratedGradient(n_steps=7)], ids=lambda method: method.name
+)
+def test_explanations_are_the_same_in_little_memory(
+    method: Method, most: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Narrow(6)
+    wide, narrow = LinearTask(ROWS), LinearTask(ROWS, model)
+    explainer = method.fit(narrow)
+    model.most = most
+    found = explainer(narrow.data["test"])
+    torch.testing.assert_close(found.scores, method.fit(wide)(wide.data["test"]).scores)
+    assert "out of memory with 6 rows at once; going on with 3" in caplog.text
+
+
+def test_the_internal_batch_alone_halves_where_the_rows_fit(caplog: pytest.LogCaptureFixture) -> None:
+    task = LinearTask(ROWS[:2], Narrow(4))
+    explainer = Erasure(internal_batch_size=8).fit(task)
+    explainer(task.data["test"])
+    assert [record.getMessage() for record in caplog.records] == ["out of memory with 5 rows at once; going on with 2"]
+    assert explainer.cost.forwards == 1 + 1 + 3
+    caplog.clear()
+    explainer(task.data["test"])
+    assert not caplog.records
+
+
+def test_a_single_row_that_does_not_fit_is_an_error() -> None:
+    model = Narrow(6)
+    task = LinearTask(ROWS, model)
+    explainer = Gradient().fit(task)
+    model.most = 0
+    with pytest.raises(MemoryError, match="out of memory with 1 rows at once"):
+        explainer(task.data["test"])
+
+
+def test_other_errors_pass() -> None:
+    def fail(items: slice) -> None:
+        raise RuntimeError("size mismatch")
+
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        Portion(4).split(8, fail)
+    assert not is_out_of_memory(RuntimeError("size mismatch"))
+    assert is_out_of_memory(MemoryError())
+
+
+def test_items_come_in_order_and_whole() -> None:
+    assert Portion(6).split(5, lambda items: (items.start, items.stop), rows_each=3) == [(0, 2), (2, 4), (4, 5)]
+    assert Portion(2).split(2, lambda items: items.stop, rows_each=9) == [1, 2]
