@@ -28,25 +28,26 @@ def site_statistics(task: Task, sites: Iterable[str], rows: int) -> dict[str, Si
         batch = known[start : start + 128].trim()
         _, states = task.trace(batch)
         for site, moment in moments.items():
-            moment.add(states[site][batch.present].double())
+            moment.add(states[site][batch.present])
     return {site: moment.statistics() for site, moment in moments.items()}
 
 
 class _Moments:
-    """Running count, sum and sum of squares."""
+    """Running count, sum and sum of squares, in double precision; given back in the states' own, single at least."""
 
     def __init__(self) -> None:
-        self.count, self.total, self.squares = 0, torch.zeros(()), torch.zeros(())
+        self.count, self.total, self.squares, self.dtype = 0, torch.zeros(()), torch.zeros(()), torch.float32
 
     def add(self, states: Float[Tensor, "token width"]) -> None:
+        self.dtype = torch.promote_types(states.dtype, torch.float32)
         self.count += len(states)
-        self.total = self.total + states.sum(dim=0)
-        self.squares = self.squares + states.square().sum(dim=0)
+        self.total = self.total + states.double().sum(dim=0)
+        self.squares = self.squares + states.double().square().sum(dim=0)
 
     def statistics(self) -> SiteStatistics:
         mean = self.total / self.count
         variance = (self.squares / self.count - mean.square()).clamp(min=0)
-        return SiteStatistics(mean.float(), variance.sqrt().clamp(min=1e-6).float())
+        return SiteStatistics(mean.to(self.dtype), variance.sqrt().clamp(min=1e-6).to(self.dtype))
 
 
 def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]:
