@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from diffmask import registry
 from diffmask.batch import Attribution, Batch, ranking
 from diffmask.errors import TaskError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.persistence import load_explainer, save_explainer
 from diffmask.recipe import parse
 from diffmask.task import Task

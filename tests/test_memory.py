@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from diffmask.explainer import Method
 from diffmask.memory import Portion, is_out_of_memory
-from diffmask.method import Method
 from diffmask.methods.erasure import Erasure
 from diffmask.methods.gradient import Gradient
 from diffmask.methods.integrated_gradient import IntegratedGradient

@@ -4,11 +4,7 @@ Names are imported when first used: `import diffmask` loads no torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    # The name is also that of a file: without this a type checker takes it for the module alone.
-    from diffmask.methods.own import method as method
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -19,8 +15,8 @@ _HOMES = {
     "Task": "task",
     "TaskRecipe": "task",
     "Site": "hooks",
-    "Method": "method",
-    "Explainer": "method",
+    "Method": "explainer",
+    "Explainer": "explainer",
     "Evaluation": "evaluation",
     "Record": "record",
     "Experiment": "experiment",
@@ -47,6 +43,8 @@ _HOMES = {
     "Uniform": "methods.constant",
     "Random": "methods.constant",
     "method": "methods.own",
+    "Interpreter": "guan.interpreter",
+    "calculate_regularization": "guan.interpreter",
     "DiffMaskError": "errors",
     "FitWarning": "errors",
 }

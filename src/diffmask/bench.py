@@ -6,7 +6,7 @@ from typing import Any
 
 from diffmask.batch import Attribution
 from diffmask.cost import Cost
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.recipe import digest_of
 from diffmask.store import Artefact, Store
 from diffmask.task import Task, TaskRecipe

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffmask.bench import Bench, Explained
-from diffmask.method import Method
+from diffmask.explainer import Method
 from diffmask.recipe import Recipe
 from diffmask.record import Record
 

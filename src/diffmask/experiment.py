@@ -10,8 +10,8 @@ import yaml
 from diffmask.bench import Bench
 from diffmask.errors import RecipeError, nearest
 from diffmask.evaluation import Evaluation
+from diffmask.explainer import Method
 from diffmask.graph import FitNode, MeasureNode, Node, TrainNode
-from diffmask.method import Method
 from diffmask.recipe import parse
 from diffmask.store import Store
 from diffmask.task import TaskRecipe

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation
-from diffmask.method import Method
+from diffmask.explainer import Method
 from diffmask.recipe import digest_of
 from diffmask.record import Record
 from diffmask.store import Artefact

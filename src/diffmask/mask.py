@@ -7,9 +7,9 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from diffmask.batch import Attribution, Batch
+from diffmask.explainer import Explainer
 from diffmask.gates import HardConcrete
 from diffmask.hooks import Edit
-from diffmask.method import Explainer
 from diffmask.probe import Probe
 from diffmask.task import Task
 
@@ -82,6 +82,10 @@ class MaskExplainer(Explainer):
         kept = torch.where(maskable, gate, 1.0)[..., None]
         filler = self.baseline(site) if baseline is None else baseline
         return {self.place(site): lambda state: kept * state + (1 - kept) * filler}
+
+    def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
+        """A mask keeps the whole answer, whatever it is: no pass is spent on asking for it."""
+        return batch.target
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from diffmask.bench import explainer_artefact, restore
 from diffmask.errors import StoreError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.recipe import parse
 from diffmask.store import Artefact, read, write
 from diffmask.task import Task

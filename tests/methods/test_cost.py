@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from diffmask.method import Explainer
+from diffmask.explainer import Explainer
 from diffmask.recipe import parse
 from support.transformer import TransformerTask
 
@@ -45,7 +45,7 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     # One clean pass, everything masked, a step each, and the final masks.
     ("diffmask-per-input", {"steps": 5}, 1 + 2 + 5 + 1, 5, 9 * BATCH),
     ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
-    ("diffmask", {"steps": 2, "batch_size": 8}, 1 + 1, 0, 2 * BATCH),
+    ("diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     # Two clean passes of phi, one trace, and a step each of 4 samples.
     ("noise", {"most_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
     (

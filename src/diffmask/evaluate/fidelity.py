@@ -9,8 +9,8 @@ import torch
 from diffmask.answer import agreement, divergence
 from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation, record_of
+from diffmask.explainer import Method
 from diffmask.mask import MaskExplainer
-from diffmask.method import Method
 from diffmask.record import Record
 
 

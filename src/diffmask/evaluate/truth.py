@@ -11,7 +11,7 @@ from torch import Tensor
 from diffmask.batch import Attribution
 from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation, record_of
-from diffmask.method import Method
+from diffmask.explainer import Method
 from diffmask.record import Record
 
 Scores = Float[Tensor, "row token"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import InputError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.task import Task
 
 Weights = Float[Tensor, "row layer head query key"]

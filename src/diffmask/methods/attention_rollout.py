@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError, TaskError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.methods.attention import Weights, layer_names, over_queries, weights_of
 from diffmask.task import Task
 

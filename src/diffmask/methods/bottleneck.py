@@ -8,7 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from diffmask.batch import Attribution, Batch
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.probe import site_statistics
 from diffmask.task import Task
 from diffmask.training import generator, normal_noise

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from diffmask.answer import Quantity
 from diffmask.errors import ExtraError, RecipeError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.methods.captum_explainer import GradientExplainer, LayerExplainer, SwitchExplainer
 from diffmask.probe import Baseline, baseline_state
 from diffmask.task import Task

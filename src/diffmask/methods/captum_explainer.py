@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from diffmask.answer import explained
 from diffmask.batch import Attribution, Batch
+from diffmask.explainer import Explainer
 from diffmask.memory import Portion
-from diffmask.method import Explainer
 from diffmask.task import Task
 from diffmask.training import generator
 

@@ -12,8 +12,8 @@ from diffmask.answer import divergence
 from diffmask.constraint import Controller, Multiplier
 from diffmask.diagnostics import diagnose, report
 from diffmask.errors import RecipeError
+from diffmask.explainer import Method
 from diffmask.mask import MaskExplainer
-from diffmask.method import Method
 from diffmask.probe import Probe, SiteStatistics, mask_state, site_statistics
 from diffmask.task import Task
 from diffmask.training import endless, generator, seeded, track

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from diffmask.answer import Quantity, explained
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError, TaskError
+from diffmask.explainer import Explainer, Method
 from diffmask.hooks import Edit
 from diffmask.memory import Portion
-from diffmask.method import Explainer, Method
 from diffmask.probe import Baseline, baseline_state
 from diffmask.task import Task
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from diffmask.answer import decides, decision, log_odds
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError
+from diffmask.explainer import Explainer, Method
 from diffmask.memory import Portion
-from diffmask.method import Explainer, Method
 from diffmask.methods.erasure import fill
 from diffmask.methods.subsets import Found, Search
 from diffmask.probe import Baseline, baseline_state

@@ -8,7 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from diffmask.batch import Attribution, Batch
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.task import Task
 
 

@@ -16,7 +16,7 @@ from diffmask.answer import divergence
 from diffmask.batch import Attribution, Batch
 from diffmask.constraint import Controller, RowMultipliers
 from diffmask.errors import RecipeError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.probe import Baseline, baseline_state
 from diffmask.task import Task
 from diffmask.training import generator

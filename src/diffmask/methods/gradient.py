@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from diffmask.answer import Quantity, explained
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError, TaskError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.task import Task
 
 State = Float[Tensor, "row token width"]

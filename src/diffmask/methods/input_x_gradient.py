@@ -8,7 +8,7 @@ from torch import Tensor
 
 from diffmask.answer import Quantity
 from diffmask.batch import Attribution, Batch
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.methods.gradient import slope
 from diffmask.task import Task
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from diffmask.answer import Quantity, explained
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError
+from diffmask.explainer import Explainer, Method
 from diffmask.memory import Portion
-from diffmask.method import Explainer, Method
 from diffmask.methods.gradient import State, slope
 from diffmask.probe import Baseline, baseline_state
 from diffmask.task import Task

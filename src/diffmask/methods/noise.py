@@ -11,9 +11,9 @@ from diffmask.answer import logits
 from diffmask.batch import Attribution, Batch
 from diffmask.cost import count_backward
 from diffmask.errors import SiteError
+from diffmask.explainer import Explainer, Method
 from diffmask.guan.distortion import Phi, Problem, pose
 from diffmask.guan.tolerance import Settings, solve_layers
-from diffmask.method import Explainer, Method
 from diffmask.probe import site_statistics
 from diffmask.task import Task
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from diffmask import registry
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import InputError, RecipeError
-from diffmask.method import Explainer, Method
+from diffmask.explainer import Explainer, Method
 from diffmask.task import Task
 
 Score = Callable[[nn.Module, Batch], Any]

@@ -1,11 +1,7 @@
 """A `Method` is a frozen recipe; fitted to a task it is an `Explainer`, which maps a batch to an attribution."""
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -54,7 +50,7 @@ class Explainer(nn.Module, ABC):
 
         def explain(items: slice) -> Attribution:
             part = batch[order[items]].trim()
-            wanted = self._own_answer(part) if outcome is None else outcome[order[items]]
+            wanted = self.outcome(part) if outcome is None else outcome[order[items]]
             found = _widen(self.explain(part, wanted), part, batch.tokens.shape[1])
             bar.update(len(part))
             return found
@@ -64,7 +60,8 @@ class Explainer(nn.Module, ABC):
         return Attribution.join(parts)[order.argsort()]
 
     @torch.no_grad()
-    def _own_answer(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
+    def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
+        """What is explained where nothing else is asked for: the model's own decision."""
         return decision(self.task.predict(batch))
 
 
@@ -117,14 +114,3 @@ class Method(Recipe, ABC):
         chosen = site if site is not None else task.sites[0]
         task.place(chosen)
         return chosen
-
-
-class _CallableModule(ModuleType):
-    """`diffmask.method` is this file and, called, a method made of a function: see `diffmask.methods.own`."""
-
-    def __call__(self, function: Callable[..., Any], *, name: str | None = None) -> Method:
-        made: Method = import_module("diffmask.methods.own").method(function, name=name)
-        return made
-
-
-sys.modules[__name__].__class__ = _CallableModule
