@@ -12,6 +12,7 @@ from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 from diffmask.constraint import Controller, Multiplier
 from diffmask.evaluate.truth import kl, normalised
 from diffmask.methods.diffmask import DiffMask
+from diffmask.task import Task
 from diffmask.tasks.toy import ToyTask
 
 METHOD = DiffMask(mask="states", margin=0.05, sites_per_step=2)
@@ -79,9 +80,8 @@ RULES: dict[str, type[Multiplier]] = {
 }
 
 
-def measure(rule: type[Multiplier], seed: int, task: ToyTask) -> tuple[float, float]:
+def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, float]:
     """KL to the truth and divergence under hard masks, at the hidden state."""
-    loaded = task.load(seed)
     with patch("diffmask.methods.diffmask.Multiplier", rule), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         explainer = METHOD.fit(loaded, seed)
@@ -98,10 +98,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
+    tasks = [ToyTask().load(seed) for seed in seeds]
     print(f"margin {Controller(METHOD.margin).margin}, {len(seeds)} seeds\n")
     print("| rule | KL to truth: median | worst | divergence: worst |\n|---|---|---|---|")
     for name, rule in RULES.items():
-        found = [measure(rule, seed, ToyTask()) for seed in seeds]
+        found = [measure(rule, seed, task) for seed, task in zip(seeds, tasks, strict=True)]
         far, caused = zip(*found, strict=True)
         print(f"| {name} | {median(far):.5f} | {max(far):.5f} | {max(caused):.4f} |", flush=True)
 
