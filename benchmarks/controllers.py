@@ -15,7 +15,7 @@ from diffmask.methods.diffmask import DiffMask
 from diffmask.task import Task
 from diffmask.tasks.toy import ToyTask
 
-METHOD = DiffMask(mask="states", margin=0.05, sites_per_step=2)
+METHOD = DiffMask(mask="states", margin=0.05, sites_per_step=2, batch_size=128, length_pool=1)
 
 
 @dataclass

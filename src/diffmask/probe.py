@@ -1,5 +1,6 @@
 """The shallow network that reads a state and says whether it can be erased, and the statistics it starts from."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -97,7 +98,7 @@ class Probe(nn.Module):
     deviation: Tensor
     reach: Tensor
 
-    def __init__(self, parts: list[SiteStatistics], width: int | None, reach: float) -> None:
+    def __init__(self, parts: list[SiteStatistics], width: int | None, reach: float, start: float = 0.0) -> None:
         super().__init__()
         self.register_buffer("mean", torch.cat([part.mean for part in parts]))
         self.register_buffer("deviation", torch.cat([part.deviation for part in parts]))
@@ -108,7 +109,7 @@ class Probe(nn.Module):
         nn.init.normal_(self.hidden.weight, std=self.steepness / inputs**0.5)
         nn.init.uniform_(self.hidden.bias, -2.0, 2.0)
         nn.init.zeros_(self.vote.weight)
-        nn.init.zeros_(self.vote.bias)
+        nn.init.constant_(self.vote.bias, math.atanh(start / reach))
         self.to(self.mean.dtype)
 
     def forward(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token"]:

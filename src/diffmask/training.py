@@ -40,19 +40,29 @@ def normal_noise(shape: tuple[int, ...], source: torch.Generator) -> Float[Tenso
     return torch.special.ndtri(uniform).float()
 
 
-def minibatches(data: Batch, size: int, source: torch.Generator) -> Iterator[Batch]:
-    """The rows once, in random order, `size` at a time, without columns of padding."""
+def minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
+    """The rows once, in random order, `size` at a time, without columns of padding.
+
+    With a pool, rows of like length go together: as many rows as fill `pool` minibatches are drawn, sorted by length,
+    cut, and the minibatches taken in random order.
+    """
     if len(data) == 0:
         raise InputError("there are no rows to learn from")
     order = torch.randperm(len(data), generator=source)
-    for rows in order.split(size):
-        yield data[rows].trim()
+    if pool == 1:
+        yield from (data[rows].trim() for rows in order.split(size))
+        return
+    length = data.present.sum(dim=1)
+    for drawn in order.split(size * pool):
+        sorted_rows = drawn[length[drawn].argsort(stable=True)].split(size)
+        for index in torch.randperm(len(sorted_rows), generator=source).tolist():
+            yield data[sorted_rows[index]].trim()
 
 
-def endless(data: Batch, size: int, source: torch.Generator) -> Iterator[Batch]:
+def endless(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
     """Minibatches, epoch after epoch."""
     while True:
-        yield from minibatches(data, size, source)
+        yield from minibatches(data, size, source, pool)
 
 
 def track(items: Iterable[Item], label: str, total: int | None = None) -> "tqdm[Item]":

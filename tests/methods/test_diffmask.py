@@ -13,7 +13,7 @@ from diffmask.mask import MaskExplainer
 from diffmask.methods.diffmask import DiffMask
 from diffmask.tasks.toy import CountingTask, ToyTask
 
-STATES = DiffMask(mask="states", margin=0.05, sites_per_step=2)
+STATES = DiffMask(mask="states", margin=0.05, sites_per_step=2, batch_size=128, length_pool=1)
 
 
 @pytest.fixture(scope="module")

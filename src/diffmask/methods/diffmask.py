@@ -44,9 +44,13 @@ class DiffMask(Method):
     temperature: float = 0.2
     """Temperature of the gates; low passes gradients only near the threshold."""
     reach: tuple[float, float] = (2.0, 14.0)
-    """How far a probe can move a gate's logit, at the start and from the settling of the margin on."""
+    """How far a probe can move a gate's logit, at the start and from the settling of the margin on.
+
+    The start is at least twice the logit that leaves the product of all votes half open."""
     steps: int = 1000
-    batch_size: int = 128
+    batch_size: int = 32
+    length_pool: int = 8
+    """Minibatches' worth of rows that are sorted by length before they are cut, to compute little padding; 1: none."""
     sites_per_step: int = 1
     """How many sites, drawn at random, one clean pass serves."""
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
@@ -68,14 +72,16 @@ class DiffMask(Method):
         known = site_statistics(task, {task.sites[0], *sites}, self.statistics_rows)
         first = [known[task.sites[0]]] if both else []
         masked = sites if self.mask == "states" else task.sites[:1]
-        with seeded(seed, "diffmask", self.digest):
-            probes = {site: Probe([*first, known[site]], self.probe_width, self.reach[1]) for site in sites}
+        start = start_logit(len(sites) if self.mask == "inputs" else 1)
+        near = max(self.reach[0], 2 * start)
+        with seeded(seed, "diffmask"):
+            probes = {site: Probe([*first, known[site]], self.probe_width, near, start) for site in sites}
             baselines = {site: self._start_baseline(task, site, known[site]) for site in masked}
         return MaskExplainer(task, self.mask, probes, baselines, reads_first=both, temperature=self.temperature)
 
     def train(self, explainer: MaskExplainer, task: Task, seed: int) -> None:
         """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
-        loop = _Fit(self, explainer, task, generator(seed, "diffmask", self.digest))
+        loop = _Fit(self, explainer, task, generator(seed, "diffmask"))
         for step in track(range(self.steps), f"fit {self.label}"):
             loop.step(step / self.steps)
         explainer.diagnostics = diagnose(explainer, self.margin, loop.multipliers)
@@ -92,6 +98,16 @@ class DiffMask(Method):
         return nn.Parameter(start[self.baseline](), requires_grad=self.learn_baseline)
 
 
+def start_logit(votes: int, half: float = 0.58) -> float:
+    """The logit of each of `votes` gates whose product is open with probability `half`.
+
+    >>> round(start_logit(1), 2), round(start_logit(8), 2)
+    (0.0, 2.33)
+    """
+    each = half ** (1 / votes)
+    return max(0.0, math.log(each / (1 - each)) - 0.2 * math.log(5))
+
+
 class _Fit:
     """One run of the optimisation: what changes from step to step."""
 
@@ -100,8 +116,9 @@ class _Fit:
         self.controller = Controller(method.margin)
         learned = [value for value in explainer.parameters() if value.requires_grad]
         self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
-        self.batches = endless(task.data["train"], method.batch_size, source)
+        self.batches = endless(task.data["train"], method.batch_size, source, method.length_pool)
         self.multipliers = {site: Multiplier(self.controller, self._critical(site)) for site in explainer.sites}
+        self.near = float(cast(Probe, explainer.probes[0]).reach)
         self.need = dict.fromkeys(explainer.sites, 1.0)
 
     def step(self, progress: float) -> None:
@@ -123,12 +140,12 @@ class _Fit:
 
     def _schedule(self, progress: float) -> None:
         """Learning rate: a short rise, then half a cosine. Reach: from its first to its last, geometrically."""
+        far = self.method.reach[1]
         rise = min(1.0, progress * self.method.steps / 30 + 0.03)
         for group in self.optimizer.param_groups:
             group["lr"] = self.method.learning_rate * rise * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))
-        near, far = self.method.reach
         for probe in self.explainer.probes.children():
-            cast(Probe, probe).reach.fill_(near * (far / near) ** min(1.0, progress / self.controller.settle))
+            cast(Probe, probe).reach.fill_(self.near * (far / self.near) ** min(1.0, progress / self.controller.settle))
 
     def _sparsity(self, log_open: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Float[Tensor, ""]:
         """Mean over rows of the mean over a row's maskable tokens."""
