@@ -29,7 +29,6 @@ def recipe(name: str, **options: Any) -> Any:
         ("ShapleyValueSampling", {"n_samples": 2}),
         ("KernelShap", {"n_samples": 200}),
         ("IntegratedGradients", {"signed": True}),
-        ("InputXGradient", {"signed": True}),
         ("DeepLift", {"signed": True}),
         ("GradientShap", {"signed": True}),
     ],
@@ -39,6 +38,13 @@ def test_on_a_sum_each_token_has_what_it_adds(name: str, options: dict[str, Any]
     batch = task.data["test"]
     scores = recipe(name, baseline="zero", **options).fit(task)(batch, 1).scores
     torch.testing.assert_close(scores, torch.tensor(VALUES)[batch.tokens], atol=1e-3, rtol=1e-3)
+
+
+def test_input_times_gradient_is_what_each_token_adds_too() -> None:
+    task = LinearTask(ROWS)
+    batch = task.data["test"]
+    scores = recipe("InputXGradient", signed=True).fit(task)(batch, 1).scores
+    torch.testing.assert_close(scores, torch.tensor(VALUES)[batch.tokens])
 
 
 def test_saliency_is_the_sum_of_absolute_gradients() -> None:
@@ -87,6 +93,11 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         recipe("Limes")
     with pytest.raises(RecipeError, match="'n_sample' is not an option of method 'captum:Lime'; nearest: 'n_samples'"):
         recipe("Lime", n_sample=3)
+
+
+def test_counts_below_one_are_refused() -> None:
+    with pytest.raises(RecipeError, match="captum:Occlusion: window is at least 1; found 0"):
+        recipe("Occlusion", window=0)
 
 
 def test_without_captum_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_a_text_that_needs_every_token_keeps_every_token(method: FreeGates) -> N
 
 def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> None:
     task = LookupTask(2, {frozenset([0, 1]): 2.0, frozenset([0]): 1.0, frozenset([1]): -1.0}, default=0.5)
-    method = Reinforce(baseline="zero", samples=800, memory=0.0)
+    method = Reinforce(baseline="zero", samples=500, memory=0.0)
     explainer = method.fit(task)
     assert isinstance(explainer, FreeGatesExplainer)
     answer, states = task.trace(task.data["test"])

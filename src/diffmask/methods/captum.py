@@ -24,16 +24,15 @@ class CaptumMethod(Method, ABC):
 
     site: str | None = None
     """Where states are changed or differentiated; the token embedding where none is named."""
-    baseline: Baseline = "zero"
-    """The state of a token that is not there."""
     quantity: Quantity = "log-odds"
     """What is explained."""
     internal_batch_size: int = 256
     """Rows the model is given at once, where Captum lets it be chosen."""
 
     def __post_init__(self) -> None:
-        if self.internal_batch_size < 1:
-            raise RecipeError(f"{self.name}: internal_batch_size is at least 1; found {self.internal_batch_size}")
+        for name, value in self.to_dict().items():
+            if isinstance(value, int) and value < 1 and not isinstance(value, bool):
+                raise RecipeError(f"{self.name}: {name} is at least 1; found {value}")
 
     def build(self, task: Task, seed: int) -> Explainer:
         """Captum must be installed, and the site be there."""
@@ -44,8 +43,8 @@ class CaptumMethod(Method, ABC):
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
         """The kind of explainer that this method wants."""
 
-    def options(self) -> Mapping[str, Any]:
-        """What Captum's `attribute` is given besides states and baselines."""
+    def options(self, tokens: int) -> Mapping[str, Any]:
+        """What Captum's `attribute` is given besides states and baselines, for texts of so many tokens."""
         return {}
 
     def algorithm(self) -> Any:
@@ -59,14 +58,25 @@ class CaptumMethod(Method, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMethod(CaptumMethod, ABC):
-    """Methods that differentiate; scores are summed over the width."""
+    """Methods that differentiate at the text; scores are summed over the width."""
 
     random: ClassVar[bool] = False
     """Whether it draws numbers: texts then go one by one, each from the same seed."""
-    has_baseline: ClassVar[bool] = True
 
     signed: bool = False
     """Whether tokens that speak against the outcome score below zero, or by their size."""
+
+    def explainer(self, task: Task, site: str, seed: int) -> Explainer:
+        """Batched, unless it draws numbers."""
+        return GradientExplainer(self, task, site, None, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathMethod(GradientMethod, ABC):
+    """Methods that differentiate between a baseline and the text."""
+
+    baseline: Baseline = "zero"
+    """The state of a token that is not there."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
         """Batched, unless it draws numbers."""
@@ -78,6 +88,7 @@ class SwitchMethod(CaptumMethod, ABC):
     """Methods that switch tokens off; texts go one by one, their perturbations together."""
 
     baseline: Baseline = "auto"
+    """The state of a token that is switched off."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
         """One text at a time, each from the same seed."""
@@ -89,7 +100,6 @@ class Saliency(GradientMethod):
     """sum over the width of |d f / d h_t|."""
 
     name: ClassVar[str] = "captum:Saliency"
-    has_baseline: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,17 +107,16 @@ class InputXGradient(GradientMethod):
     """h_t . d f / d h_t."""
 
     name: ClassVar[str] = "captum:InputXGradient"
-    has_baseline: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegratedGradients(GradientMethod):
+class IntegratedGradients(PathMethod):
     """Sundararajan et al. 2017, by Gauss-Legendre quadrature."""
 
     name: ClassVar[str] = "captum:IntegratedGradients"
     n_steps: int = 50
 
-    def options(self) -> Mapping[str, Any]:
+    def options(self, tokens: int) -> Mapping[str, Any]:
         """Points of the path."""
         return {"n_steps": self.n_steps, "internal_batch_size": self.internal_batch_size}
 
@@ -122,30 +131,30 @@ class LayerIntegratedGradients(CaptumMethod):
     """Whether tokens that speak against the outcome score below zero, or by their size."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
-        """The baseline is a text, not a state: the field `baseline` has no say here."""
+        """The baseline is a text, not a state."""
         return LayerExplainer(self, task, site)
 
-    def options(self) -> Mapping[str, Any]:
+    def options(self, tokens: int) -> Mapping[str, Any]:
         """Points of the path."""
         return {"n_steps": self.n_steps, "internal_batch_size": self.internal_batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepLift(GradientMethod):
+class DeepLift(PathMethod):
     """Shrikumar et al. 2017; sees through activations that are modules, and through each only once."""
 
     name: ClassVar[str] = "captum:DeepLift"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientShap(GradientMethod):
+class GradientShap(PathMethod):
     """Lundberg and Lee 2017: the mean gradient at random places between baseline and text."""
 
     name: ClassVar[str] = "captum:GradientShap"
     random: ClassVar[bool] = True
     n_samples: int = 25
 
-    def options(self) -> Mapping[str, Any]:
+    def options(self, tokens: int) -> Mapping[str, Any]:
         """Random places."""
         return {"n_samples": self.n_samples}
 
@@ -165,6 +174,10 @@ class Occlusion(SwitchMethod):
     window: int = 2
     """Tokens switched off together."""
 
+    def options(self, tokens: int) -> Mapping[str, Any]:
+        """A window no longer than the text."""
+        return {"sliding_window_shapes": (min(self.window, tokens),)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShapleyValueSampling(SwitchMethod):
@@ -174,7 +187,7 @@ class ShapleyValueSampling(SwitchMethod):
     n_samples: int = 25
     """Orders."""
 
-    def options(self) -> Mapping[str, Any]:
+    def options(self, tokens: int) -> Mapping[str, Any]:
         """Random orders."""
         return {"n_samples": self.n_samples}
 
@@ -187,7 +200,7 @@ class Lime(SwitchMethod):
     n_samples: int = 100
     """Perturbed texts."""
 
-    def options(self) -> Mapping[str, Any]:
+    def options(self, tokens: int) -> Mapping[str, Any]:
         """Random texts."""
         return {"n_samples": self.n_samples}
 
@@ -200,6 +213,6 @@ class KernelShap(SwitchMethod):
     n_samples: int = 100
     """Perturbed texts."""
 
-    def options(self) -> Mapping[str, Any]:
+    def options(self, tokens: int) -> Mapping[str, Any]:
         """Random texts."""
         return {"n_samples": self.n_samples}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from diffmask.answer import explained
 from diffmask.batch import Attribution, Batch
@@ -26,25 +27,30 @@ class GradientExplainer(Explainer):
 
     seed: Tensor
 
-    def __init__(self, method: Any, task: Task, site: str, baseline: Float[Tensor, " width"], seed: int) -> None:
+    baseline: Tensor | None
+
+    def __init__(self, method: Any, task: Task, site: str, baseline: Float[Tensor, " width"] | None, seed: int) -> None:
         super().__init__(task)
         self.method, self.site, self.algorithm = method, site, method.algorithm()
-        self.baseline = nn.Parameter(baseline, requires_grad=False)
+        self.register_buffer("baseline", baseline)
         self.register_buffer("seed", torch.tensor(seed))
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """One by one where numbers are drawn, so that a text's numbers are its own."""
-        scores = self.baseline.new_zeros(batch.tokens.shape)
+        parts = []
         for rows in torch.arange(len(batch)).split(1 if self.method.random else len(batch)):
             part = batch[rows].trim()
-            scores[rows, : part.tokens.shape[1]] = self._attribute(part, target[rows]).to(scores)
+            missing = batch.tokens.shape[1] - part.tokens.shape[1]
+            parts.append(pad(self._attribute(part, target[rows]), (0, missing)))
+        scores = torch.cat(parts)
         return Attribution(scores if self.method.signed else scores.abs())
 
     def _attribute(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row token"]:
         _, states = self.task.trace(batch)
         state = states[self.site]
-        start = torch.where(batch.present[..., None], self.baseline, state)
-        options = {**self.method.options(), **({"baselines": start} if self.method.has_baseline else {})}
+        options = dict(self.method.options(state.shape[1]))
+        if self.baseline is not None:
+            options["baselines"] = torch.where(batch.present[..., None], self.baseline, state)
         explain = self.algorithm(Model(self.task, self.site, batch, target, self.method.quantity))
         with quiet(int(self.seed)):
             found = explain.attribute(state, additional_forward_args=(torch.arange(len(batch)),), **options)
@@ -109,14 +115,9 @@ class SwitchExplainer(Explainer):
         if len(places) == 1:
             # Some of Captum's samplers need two features; with one, every method comes to the same.
             return value(on) - value(1 - on)
+        options = {"perturbations_per_eval": self.method.internal_batch_size, **self.method.options(len(places))}
         with quiet(int(self.seed)):
-            return self.algorithm(value).attribute(on, **self._options(len(places)))[0].detach()
-
-    def _options(self, features: int) -> dict[str, Any]:
-        options = {"baselines": 0, "perturbations_per_eval": self.method.internal_batch_size, **self.method.options()}
-        if self.method.name == "captum:Occlusion":
-            return {**options, "sliding_window_shapes": (min(self.method.window, features),)}
-        return options
+            return self.algorithm(value).attribute(on, baselines=0, **options)[0].detach()
 
 
 class LayerExplainer(Explainer):
@@ -140,7 +141,7 @@ class LayerExplainer(Explainer):
                 baselines=batch.tokens.masked_fill(batch.maskable, filler),
                 additional_forward_args=(torch.arange(len(batch)),),
                 attribute_to_layer_input=self.place.side == "input",
-                **self.method.options(),
+                **self.method.options(batch.tokens.shape[1]),
             )
         scores = found.detach().sum(dim=-1)
         return Attribution(scores if self.method.signed else scores.abs())
