@@ -26,6 +26,8 @@ _HOMES = {
     "save_explainer": "persistence",
     "load_explainer": "persistence",
     "ToyTask": "tasks.toy",
+    "TextClassification": "tasks.text",
+    "Reading": "tasks.reading",
     "DiffMask": "methods.diffmask",
     "PerInput": "methods.per_input",
     "Reinforce": "methods.reinforce",
@@ -47,6 +49,7 @@ _HOMES = {
     "calculate_regularization": "guan.interpreter",
     "DiffMaskError": "errors",
     "FitWarning": "errors",
+    "InputWarning": "errors",
 }
 
 __all__ = ["__version__", *_HOMES]

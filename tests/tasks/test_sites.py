@@ -1,0 +1,122 @@
+"""Sites are found by watching a model run; what is found is what the model itself calls its hidden states."""
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import FAMILIES, tiny_model, word_pieces
+from torch import nn
+
+from diffmask.errors import SiteError
+from diffmask.tasks.sites import find_sites
+from diffmask.tasks.text import TextClassification
+
+TEXTS = ["the film is good", "a very dull mess , but it was fun !", "enjoyable", "not bad and not good , very not"]
+KINDS = [family.kind for family in FAMILIES]
+LAST_STATE_IS_NORMALISED = {"gpt2", "llama", "qwen2", "modernbert"}
+"""Their last hidden state is the last block's output after a further normalisation."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def task(request: pytest.FixtureRequest) -> TextClassification:
+    return TextClassification(tiny_model(request.param), word_pieces(), train=TEXTS)
+
+
+def bare(task: TextClassification, text: str, **options: Any) -> Any:
+    """The model as its owner calls it: one text, no padding."""
+    with torch.no_grad():
+        return task.model.eval()(**task.tokenizer(text, return_tensors="pt"), **options)
+
+
+def test_an_edit_that_changes_nothing_leaves_the_bare_models_logits(task: TextClassification) -> None:
+    edited = task.predict(task.encode(TEXTS), {site: lambda state: state * 1.0 for site in task.sites})
+    expected = torch.cat([bare(task, text).logits for text in TEXTS])
+    assert torch.allclose(edited.logits, expected.log_softmax(dim=-1), atol=1e-5)  # type: ignore[attr-defined]
+
+
+def test_the_states_are_the_models_own_hidden_states(task: TextClassification) -> None:
+    _, states = task.trace(task.encode(TEXTS[:1]))
+    own = bare(task, TEXTS[0], output_hidden_states=True).hidden_states
+    found = [states[site] for site in task.sites[1:]]
+    if task.model.config.model_type == "xlnet":
+        own = [state if state.shape[0] == 1 else state.transpose(0, 1) for state in own]
+    assert len(own) == len(found)
+    compared = len(own) - (task.model.config.model_type in LAST_STATE_IS_NORMALISED)
+    for ours, theirs in zip(found[:compared], own[:compared], strict=True):
+        assert torch.allclose(ours, theirs[:, : ours.shape[1]], atol=1e-5)
+
+
+def test_another_words_embedding_at_the_first_site_is_another_word(task: TextClassification) -> None:
+    batch, other = task.encode(["the film is good"]), task.encode(["the film is bad"])
+    place = int((batch.tokens != other.tokens).nonzero()[0, 1])
+    vector = task.model.get_input_embeddings().weight[other.tokens[0, place]]
+
+    def swap(state: torch.Tensor) -> torch.Tensor:
+        return torch.cat([state[:, :place], vector.expand(1, 1, -1), state[:, place + 1 :]], dim=1)
+
+    swapped = task.predict(batch, {"embedding": swap})
+    assert torch.allclose(swapped.logits, task.predict(other).logits, atol=1e-5)  # type: ignore[attr-defined]
+
+
+def test_an_edit_reaches_its_own_site_and_row_only(task: TextClassification) -> None:
+    batch = task.encode(TEXTS)
+    for index, site in enumerate(task.sites):
+        answer, states = task.trace(batch)
+        seen: dict[str, torch.Tensor] = {}
+        edits = {later: lambda state, later=later: seen.setdefault(later, state) for later in task.sites}
+        edits[site] = lambda state: state + torch.eye(len(TEXTS))[1][:, None, None]
+        changed = task.predict(batch, edits)
+        for earlier in task.sites[:index]:
+            assert torch.equal(seen[earlier], states[earlier])
+        same = torch.arange(len(TEXTS)) != 1
+        assert torch.allclose(changed.logits[same], answer.logits[same], atol=1e-5)  # type: ignore[attr-defined]
+
+
+def test_padding_changes_nothing(task: TextClassification) -> None:
+    batch = task.encode(TEXTS)
+    longer = batch.pad(batch.tokens.shape[1] + 3, task.pad_token)
+    assert torch.allclose(task.logits(batch), task.logits(longer), atol=1e-5)
+
+
+def test_a_block_called_three_times_is_three_sites() -> None:
+    task = TextClassification(tiny_model("albert"), word_pieces())
+    assert [task.places[site].call for site in task.sites] == [None, 0, 1, 2, 2]
+    batch = task.encode(["the film is good"])
+    _, states = task.trace(batch)
+    edited = {"block2": lambda state: torch.zeros_like(state)}
+    seen: dict[str, torch.Tensor] = {}
+    task.predict(batch, {**edited, "block3": lambda state: seen.setdefault("block3", state)})
+    assert not torch.allclose(seen["block3"], states["block3"])
+
+
+class Shared(nn.Module):
+    """Embeds its input twice, as an encoder and a decoder would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        state = self.embedding(ids) + self.embedding(ids)
+        for block in self.blocks:
+            state = block(state)
+        return state.mean(dim=1)
+
+
+def test_an_embedding_called_twice_is_an_error_that_says_so() -> None:
+    model = Shared()
+    with pytest.raises(SiteError, match="'embedding' is called 2 times"):
+        find_sites(model, model.embedding, model)
+
+
+def test_a_model_without_blocks_is_an_error_that_says_what_to_do() -> None:
+    model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 2))
+    with pytest.raises(SiteError, match=r"no blocks found in Sequential.*own_model\.md"):
+        find_sites(model, model[0], model)
+
+
+def test_a_model_that_cannot_run_says_why() -> None:
+    model = tiny_model("gpt2", pad_token_id=None)
+    with pytest.raises(SiteError, match="Cannot handle batch sizes > 1 if no padding token is defined"):
+        TextClassification(model, word_pieces())
