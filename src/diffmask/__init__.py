@@ -28,6 +28,8 @@ _HOMES = {
     "ToyTask": "tasks.toy",
     "TextClassification": "tasks.text",
     "Reading": "tasks.reading",
+    "TextTask": "tasks.recipes",
+    "FineTunedTask": "tasks.recipes",
     "DiffMask": "methods.diffmask",
     "PerInput": "methods.per_input",
     "Reinforce": "methods.reinforce",

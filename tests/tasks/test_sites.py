@@ -1,15 +1,16 @@
 """Sites are found by watching a model run; what is found is what the model itself calls its hidden states."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import FAMILIES, tiny_model, word_pieces
 from torch import nn
 
 from diffmask.errors import SiteError
 from diffmask.tasks.sites import find_sites
 from diffmask.tasks.text import TextClassification
+from tiny_models import FAMILIES, tiny_model, word_pieces
 
 TEXTS = ["the film is good", "a very dull mess , but it was fun !", "enjoyable", "not bad and not good , very not"]
 KINDS = [family.kind for family in FAMILIES]
@@ -58,18 +59,30 @@ def test_another_words_embedding_at_the_first_site_is_another_word(task: TextCla
     assert torch.allclose(swapped.logits, task.predict(other).logits, atol=1e-5)  # type: ignore[attr-defined]
 
 
-def test_an_edit_reaches_its_own_site_and_row_only(task: TextClassification) -> None:
+def second_row(state: torch.Tensor) -> torch.Tensor:
+    """Add one to the second row's states."""
+    return state + torch.eye(len(state))[1][:, None, None]
+
+
+def test_an_edit_reaches_its_own_row_and_no_earlier_site(task: TextClassification) -> None:
     batch = task.encode(TEXTS)
+    answer, states = task.trace(batch)
+    others = torch.arange(len(TEXTS)) != 1
     for index, site in enumerate(task.sites):
-        answer, states = task.trace(batch)
-        seen: dict[str, torch.Tensor] = {}
-        edits = {later: lambda state, later=later: seen.setdefault(later, state) for later in task.sites}
-        edits[site] = lambda state: state + torch.eye(len(TEXTS))[1][:, None, None]
-        changed = task.predict(batch, edits)
-        for earlier in task.sites[:index]:
-            assert torch.equal(seen[earlier], states[earlier])
-        same = torch.arange(len(TEXTS)) != 1
-        assert torch.allclose(changed.logits[same], answer.logits[same], atol=1e-5)  # type: ignore[attr-defined]
+        seen = Seen()
+        changed = task.predict(batch, {**{name: seen.keeper(name) for name in task.sites}, site: second_row})
+        assert all(torch.equal(seen.states[earlier], states[earlier]) for earlier in task.sites[:index])
+        assert torch.allclose(changed.logits[others], answer.logits[others], atol=1e-5)  # type: ignore[attr-defined]
+
+
+class Seen:
+    """States, as edits that change nothing saw them."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, torch.Tensor] = {}
+
+    def keeper(self, site: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda state: self.states.setdefault(site, state)
 
 
 def test_padding_changes_nothing(task: TextClassification) -> None:
@@ -83,10 +96,10 @@ def test_a_block_called_three_times_is_three_sites() -> None:
     assert [task.places[site].call for site in task.sites] == [None, 0, 1, 2, 2]
     batch = task.encode(["the film is good"])
     _, states = task.trace(batch)
-    edited = {"block2": lambda state: torch.zeros_like(state)}
-    seen: dict[str, torch.Tensor] = {}
-    task.predict(batch, {**edited, "block3": lambda state: seen.setdefault("block3", state)})
-    assert not torch.allclose(seen["block3"], states["block3"])
+    seen = Seen()
+    task.predict(batch, {"block1": seen.keeper("block1"), "block2": torch.zeros_like, "block3": seen.keeper("block3")})
+    assert torch.equal(seen.states["block1"], states["block1"])
+    assert not torch.allclose(seen.states["block3"], states["block3"])
 
 
 class Shared(nn.Module):

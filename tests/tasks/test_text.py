@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import byte_pairs, tiny_model, word_pieces
 from torch.distributions import kl_divergence
 
 from diffmask.answer import divergence
@@ -13,6 +12,7 @@ from diffmask.errors import InputError, InputWarning, NumericsError
 from diffmask.methods.diffmask import DiffMask
 from diffmask.tasks.reading import Reading
 from diffmask.tasks.text import TextClassification
+from tiny_models import byte_pairs, tiny_model, word_pieces
 
 ROWS = [("the film is good", 1), ("a very dull mess , but it was fun !", 2), ("enjoyable", 0)]
 

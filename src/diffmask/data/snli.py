@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffmask.data.tables import Example
+from diffmask.data.tables import DataSet, Example
 from diffmask.errors import InputError
 
 NAMES = ("entailment", "neutral", "contradiction")
@@ -14,13 +14,14 @@ NUMBERED = {"1": "neutral", "2": "contradiction", "3": "entailment"}
 """What the classes are called in the subset of the training split."""
 
 
-def splits(folder: Path) -> dict[str, list[Example]]:
+def load(folder: Path) -> DataSet:
     """18,000 and 2,000 pairs of the training split, and the official development split without its open cases."""
-    return {
-        "train": list(_subset(folder / "snli_train_subset_18000.csv.gz")),
-        "valid": list(_subset(folder / "snli_train_subset_2000_test.csv.gz")),
-        "test": list(_official(folder / "snli_1.0_dev.jsonl.gz")),
-    }
+    return DataSet(
+        train=list(_subset(folder / "snli_train_subset_18000.csv.gz")),
+        valid=list(_subset(folder / "snli_train_subset_2000_test.csv.gz")),
+        test=list(_official(folder / "snli_1.0_dev.jsonl.gz")),
+        names=NAMES,
+    )
 
 
 def _subset(file: Path) -> Iterator[Example]:

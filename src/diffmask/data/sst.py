@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffmask.data.tables import Example
+from diffmask.data.tables import DataSet, Example
 from diffmask.errors import InputError
 
 NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
@@ -53,10 +53,10 @@ def trees(folder: Path, split: str) -> Iterator[Tree]:
         yield parse(line)
 
 
-def splits(folder: Path, classes: int) -> dict[str, list[Example]]:
+def load(folder: Path, classes: int) -> DataSet:
     """Five classes, or two: without the neutral sentences."""
     found = {}
     for name, split in (("train", "train"), ("valid", "dev"), ("test", "test")):
         kept = (tree for tree in trees(folder, split) if classes == 5 or tree.label != 2)
         found[name] = [Example(tree.text, label=tree.label if classes == 5 else int(tree.label > 2)) for tree in kept]
-    return found
+    return DataSet(**found, names=NAMES if classes == 5 else ("negative", "positive"))

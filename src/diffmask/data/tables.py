@@ -23,18 +23,33 @@ class Example:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """Three splits, and what the classes are called."""
+
+    train: list[Example]
+    valid: list[Example]
+    test: list[Example]
+    names: tuple[str, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes: those given, or the labels themselves in order."""
+        return self.names or tuple(sorted({str(row.label) for row in self.train if row.label is not None}))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Columns:
     """What the columns of a table are called."""
 
-    text: str = "text"
+    text_column: str = "text"
     """Column of the text, or of the first of two."""
-    pair: str | None = None
+    pair_column: str | None = None
     """Column of the second text, where there are two."""
-    label: str = "label"
+    label_column: str = "label"
     """Column of the label; a table without it has no labels."""
 
 
-Row = str | tuple[Any, ...] | Mapping[str, Any]
+Row = str | tuple[Any, ...] | Mapping[str, Any] | Example
 Source = str | Path | Mapping[str, Any] | Iterable[Row]
 
 
@@ -60,6 +75,11 @@ def example_of(row: Any, columns: Columns) -> Example:
 
 
 @example_of.register
+def _(row: Example, columns: Columns) -> Example:
+    return row
+
+
+@example_of.register
 def _(row: str, columns: Columns) -> Example:
     return Example(row)
 
@@ -76,12 +96,12 @@ def _(row: Any, columns: Columns) -> Example:
 
 @example_of.register(Mapping)
 def _(row: Mapping[str, Any], columns: Columns) -> Example:
-    wanted = [columns.text, *([columns.pair] if columns.pair else [])]
+    wanted = [columns.text_column, *([columns.pair_column] if columns.pair_column else [])]
     for name in wanted:
         if name not in row:
             raise InputError(f"there is no column '{name}'; {nearest(name, map(str, row))}")
     first, *second = (_text(row[name]) for name in wanted)
-    return Example(first, second[0] if second else None, row.get(columns.label))
+    return Example(first, second[0] if second else None, row.get(columns.label_column))
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,9 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from diffmask.answer import logits
 from diffmask.errors import InputError, nearest
 
+MISSING = -1
+"""Stands for the class of a text without a label."""
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -64,11 +67,11 @@ class OneClass(Head):
 
     def targets(self, labels: Sequence[Any]) -> Tensor:
         """Numbers of the classes."""
-        return torch.tensor([-1 if label is None else self.index(label) for label in labels])
+        return torch.tensor([MISSING if label is None else self.index(label) for label in labels])
 
     def quality(self, answer: Distribution, target: Tensor) -> float:
         """Accuracy."""
-        known = _require_labels(target >= 0)
+        known = _require_labels(target != MISSING)
         return float((logits(answer).argmax(dim=-1)[known] == target[known]).float().mean())
 
     def predictions(self, answer: Distribution) -> list[Prediction]:
@@ -123,8 +126,12 @@ class Numbers(Head):
 
     def targets(self, labels: Sequence[Any]) -> Tensor:
         """Numbers, one a row and output."""
-        rows = [[torch.nan] * len(self.names) if label is None else label for label in labels]
-        return torch.tensor([row if isinstance(row, list | tuple) else [row] for row in rows], dtype=torch.float32)
+        return torch.tensor([self._row(label) for label in labels])
+
+    def _row(self, label: Any) -> list[float]:
+        if label is None:
+            return [torch.nan] * len(self.names)
+        return [float(value) for value in (label if isinstance(label, list | tuple) else [label])]
 
     def quality(self, answer: Distribution, target: Tensor) -> float:
         """R squared."""

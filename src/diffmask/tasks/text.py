@@ -31,6 +31,8 @@ class TextClassification(Task):
     every parameter's `requires_grad` are as they were. Its weights are never changed.
     """
 
+    model: Any
+
     def __init__(
         self,
         model: str | Path | nn.Module,
@@ -81,11 +83,15 @@ class TextClassification(Task):
         return super().predict(batch, around)
 
     def forward(self, batch: Batch) -> Distribution:
-        """One pass of the classifier."""
+        """One pass of the classifier, frozen."""
+        with frozen(self.model):
+            return self.run(batch)
+
+    def run(self, batch: Batch) -> Distribution:
+        """One pass of the classifier in whatever mode it is."""
         named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **batch.token_inputs}
         inputs = {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
-        with frozen(self.model):
-            return self.head.answer(self.model(**inputs).logits.float())
+        return self.head.answer(self.model(**inputs).logits.float())
 
     @torch.no_grad()
     def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:
