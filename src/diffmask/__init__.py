@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Attribution": "batch",
     "Batch": "batch",
+    "Explanation": "explanation",
     "ranking": "batch",
     "Task": "task",
     "TaskRecipe": "task",
@@ -24,6 +25,7 @@ _HOMES = {
     "Store": "store",
     "Bench": "bench",
     "save_explainer": "persistence",
+    "push_explainer": "persistence",
     "load_explainer": "persistence",
     "ToyTask": "tasks.toy",
     "TextClassification": "tasks.text",

@@ -12,19 +12,10 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from diffmask.answer import logits
 from diffmask.errors import InputError, nearest
+from diffmask.explanation import Prediction
 
 MISSING = -1
 """Stands for the class of a text without a label."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What the model says of one text."""
-
-    label: str
-    """The class, the labels joined by ` + `, or the number."""
-    probability: float | None
-    """Of that outcome; None for a number."""
 
 
 @dataclass(frozen=True)

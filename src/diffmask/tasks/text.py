@@ -12,10 +12,12 @@ from torch.distributions import Distribution
 from diffmask.answer import logits as numbers_of
 from diffmask.batch import Batch
 from diffmask.data.tables import Example, Source, examples
+from diffmask.explanation import Explanation, Prediction
 from diffmask.frozen import frozen
 from diffmask.hooks import Edit
 from diffmask.task import Task
-from diffmask.tasks.heads import Prediction, head_of
+from diffmask.tasks.explaining import explain_examples
+from diffmask.tasks.heads import head_of
 from diffmask.tasks.padding import find_padding
 from diffmask.tasks.pretrained import load_classifier, longest_input
 from diffmask.tasks.reading import Encoded, Reader, Reading
@@ -107,6 +109,12 @@ class TextClassification(Task):
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """Each row's answer for people."""
         return self.head.predictions(answer)
+
+    def explain(self, explainer: Any, inputs: Any) -> Explanation | list[Explanation]:
+        """The explanation of a text or of a pair `(first, second)`; of a list of them, a list."""
+        if isinstance(inputs, str | tuple):
+            return explain_examples(self, explainer, [_unlabelled(inputs)])[0]
+        return explain_examples(self, explainer, [_unlabelled(text) for text in inputs])
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Word pieces as the tokenizer spells them."""
