@@ -7,7 +7,6 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from rich.console import Console
-from tiny_models import byte_pairs, tiny_model, word_pieces
 
 from diffmask.display.terminal import show
 from diffmask.errors import InputError, TaskError
@@ -18,6 +17,7 @@ from diffmask.methods.integrated_gradient import IntegratedGradient
 from diffmask.tasks.reading import Reading
 from diffmask.tasks.text import TextClassification
 from diffmask.tasks.toy import CountingTask
+from support.tiny_models import byte_pairs, tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
@@ -37,7 +37,7 @@ def explanation(explainer: Explainer) -> Explanation:
 
 
 def test_scores_are_the_attributions_of_the_batch_by_word(explainer: Explainer, explanation: Explanation) -> None:
-    found = explainer(explainer.task.encode([TEXT]))  # type: ignore[operator]
+    found = explainer(explainer.task.encode([TEXT]))  # type: ignore[attr-defined]
     assert explanation.words[:6] == ("the", "plot", "is", "highly", "enjoyable", ",")
     # [CLS] the plot is high ##ly enjoy ##able ,
     pieces = [[1], [2], [3], [4, 5], [6, 7], [8]]
@@ -59,7 +59,7 @@ def test_the_prediction_is_the_models(explainer: Explainer, explanation: Explana
 def test_the_divergence_is_the_one_that_mask_really_causes(explainer: Explainer, explanation: Explanation) -> None:
     mask = explanation.hard_mask(0.5, "embedding")
     assert 0 < sum(mask.kept) < len(mask.kept), "a mask that keeps all or nothing shows nothing"
-    batch = explainer.task.encode([TEXT])  # type: ignore[operator]
+    batch = explainer.task.encode([TEXT])  # type: ignore[attr-defined]
     state = explainer.baselines[0].detach()  # type: ignore[index, union-attr]
     gone = {place for unit, kept in zip(explanation.units, mask.kept, strict=True) if not kept for place in unit.tokens}
 
@@ -112,7 +112,7 @@ def test_odd_texts_have_answers(explainer: Explainer, text: str) -> None:
     assert bool(found.words) == bool(text.replace("[SEP]", "").replace("[PAD]", "").strip())
     json.dumps(found.to_dict())
     found.to_html()
-    show(found, console=Console(file=io.StringIO()))
+    show(found.grid(), Console(file=io.StringIO()))
     assert found.plot().axes
 
 
@@ -168,7 +168,7 @@ def test_nothing_of_the_text_is_markup_on_the_page(explainer: Explainer) -> None
 
 def test_the_terminal_shows_every_word_its_layers_and_the_check(explanation: Explanation) -> None:
     out = io.StringIO()
-    show(explanation, console=Console(file=out, width=120))
+    show(explanation.grid(), Console(file=out, width=120))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("The model says LABEL_")
     assert lines[1].split() == ["E", "1", "2", "out"]

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import tiny_model, word_pieces
 
 import diffmask as dm
 from diffmask.errors import StoreError
 from diffmask.explainer import Explainer
 from diffmask.tasks.reading import Reading
 from diffmask.tasks.text import TextClassification
+from support.tiny_models import tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 

@@ -8,6 +8,7 @@ from typing import Any
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from diffmask.display.grid import Grid, short
 from diffmask.errors import InputError, nearest
 from diffmask.words import Span, Token, Unit, group, largest, sentences, words
 
@@ -41,6 +42,12 @@ class HardMask:
     def masked_share(self) -> float:
         """Share of the units that are erased."""
         return 1 - sum(self.kept) / len(self.kept) if self.kept else 0.0
+
+    def __str__(self) -> str:
+        if not self.kept:
+            return "There are no words that could be masked."
+        gone, change = len(self.kept) - sum(self.kept), f"a change of {self.divergence:.3f} nats"
+        return f"Without {gone} of {len(self.kept)} words the model says {self.prediction}: {change}."
 
 
 Measure = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
@@ -135,26 +142,47 @@ class Explanation:
             },
         }
 
+    def grid(self, threshold: float = 0.5) -> Grid:
+        """The words, their scores at every layer, and every layer's hard mask put to the test, for a picture."""
+        checks = self.checks(threshold)
+        return Grid(
+            title=f"The model says {self.prediction}.",
+            verdict=str(checks[-1]),
+            headings=tuple(short(layer) for layer in self.layers) or ("score",),
+            words=self.words,
+            values=self._values(),
+            kept=checks[-1].kept,
+            masked=tuple(check.masked_share for check in checks),
+            divergences=tuple(check.divergence for check in checks),
+        )
+
     def show(self, threshold: float = 0.5) -> None:
         """Print the heat map of words and layers."""
         from diffmask.display.terminal import show
 
-        show(self, threshold)
+        show(self.grid(threshold))
 
     def to_html(self, threshold: float = 0.5) -> str:
         """The heat map as a piece of HTML, readable on a light and on a dark page."""
         from diffmask.display.page import render
 
-        return render(self, threshold)
+        return render(self.grid(threshold))
 
     def _repr_html_(self) -> str:
         return self.to_html()
 
-    def plot(self) -> Any:
+    def plot(self, threshold: float = 0.5) -> Any:
         """The heat map as a matplotlib figure."""
         from diffmask.display.figure import draw
 
-        return draw(self)
+        return draw(self.grid(threshold))
+
+    def _values(self) -> tuple[tuple[float, ...], ...]:
+        """One row a unit; scores that are no probabilities as shares of the largest."""
+        if self.by_layer is not None:
+            return tuple(tuple(row) for row in self.by_layer.T.tolist())
+        top = max((abs(score) for score in self.scores.tolist()), default=0.0) or 1.0
+        return tuple((max(score / top, 0.0),) for score in self.scores.tolist())
 
     def _layered(self) -> Float[Tensor, "layer unit"]:
         if self.by_layer is None:

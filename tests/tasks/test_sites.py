@@ -10,7 +10,7 @@ from torch import nn
 from diffmask.errors import SiteError
 from diffmask.tasks.sites import find_sites
 from diffmask.tasks.text import TextClassification
-from tiny_models import FAMILIES, tiny_model, word_pieces
+from support.tiny_models import FAMILIES, tiny_model, word_pieces
 
 TEXTS = ["the film is good", "a very dull mess , but it was fun !", "enjoyable", "not bad and not good , very not"]
 KINDS = [family.kind for family in FAMILIES]

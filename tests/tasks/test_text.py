@@ -12,7 +12,7 @@ from diffmask.errors import InputError, InputWarning, NumericsError
 from diffmask.methods.diffmask import DiffMask
 from diffmask.tasks.reading import Reading
 from diffmask.tasks.text import TextClassification
-from tiny_models import byte_pairs, tiny_model, word_pieces
+from support.tiny_models import byte_pairs, tiny_model, word_pieces
 
 ROWS = [("the film is good", 1), ("a very dull mess , but it was fun !", 2), ("enjoyable", 0)]
 

@@ -2,8 +2,7 @@
 
 from html import escape
 
-from diffmask.display.grid import Grid, grid_of
-from diffmask.explanation import Explanation
+from diffmask.display.grid import Grid
 
 STYLE = (
     ".diffmask{font:14px/1.4 system-ui,sans-serif;color:inherit}"
@@ -16,9 +15,8 @@ STYLE = (
 """Colours are those of the page around it, with a transparent orange on top: it reads on light and on dark."""
 
 
-def render(explanation: Explanation, threshold: float = 0.5) -> str:
+def render(grid: Grid) -> str:
     """Words down, layers across; nothing of the text is taken for markup."""
-    grid = grid_of(explanation, threshold)
     table = _table(grid) if grid.words else ""
     return (
         f'<div class="diffmask"><style>{STYLE}</style><p>{escape(grid.title)}</p>{table}'
@@ -31,9 +29,9 @@ def _table(grid: Grid) -> str:
     body = "".join(
         _row(word, values, kept) for word, values, kept in zip(grid.words, grid.values, grid.kept, strict=True)
     )
-    masked = "".join(f"<td>{100 * check.masked_share:.0f}</td>" for check in grid.checks)
-    caused = "".join(f"<td>{check.divergence:.3f}</td>" for check in grid.checks)
-    foot = f'<tr><th scope="row">masked, %</th>{masked}</tr><tr><th scope="row">KL, nats</th>{caused}</tr>'
+    shares = "".join(f"<td>{100 * masked:.0f}</td>" for masked in grid.masked)
+    caused = "".join(f"<td>{divergence:.3f}</td>" for divergence in grid.divergences)
+    foot = f'<tr><th scope="row">masked, %</th>{shares}</tr><tr><th scope="row">KL, nats</th>{caused}</tr>'
     return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody><tfoot>{foot}</tfoot></table>"
 
 

@@ -5,14 +5,12 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from diffmask.display.grid import Grid, grid_of
-from diffmask.explanation import Explanation
+from diffmask.display.grid import Grid
 
 
-def show(explanation: Explanation, threshold: float = 0.5, console: Console | None = None) -> None:
-    """Print an explanation: colour where there is colour, numbers everywhere."""
+def show(grid: Grid, console: Console | None = None) -> None:
+    """Print a grid: colour where there is colour, numbers everywhere."""
     out = console or Console()
-    grid = grid_of(explanation, threshold)
     out.print(Text(grid.title))
     if grid.words:
         out.print(_table(grid))
@@ -22,8 +20,8 @@ def show(explanation: Explanation, threshold: float = 0.5, console: Console | No
 def _table(grid: Grid) -> Table:
     table = Table(box=None, pad_edge=False, show_footer=True, collapse_padding=True)
     table.add_column("", footer="masked %\nKL")
-    for heading, check in zip(grid.headings, grid.checks, strict=True):
-        footer = f"{100 * check.masked_share:.0f}\n{check.divergence:.2f}"
+    for heading, masked, divergence in zip(grid.headings, grid.masked, grid.divergences, strict=True):
+        footer = f"{100 * masked:.0f}\n{divergence:.2f}"
         table.add_column(heading, justify="right", footer=footer, no_wrap=True)
     for word, values, kept in zip(grid.words, grid.values, grid.kept, strict=True):
         table.add_row(Text(word, style="bold" if kept else "dim"), *(_cell(value) for value in values))

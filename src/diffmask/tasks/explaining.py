@@ -104,7 +104,7 @@ def _explanation(text: _Text, numbers: Float[Tensor, "row feature"], attribution
 
 
 def _largest(
-    scores: Float[Tensor, "row *layer token"], places: dict[Token, list[tuple[int, int]]]
+    scores: Float[Tensor, "row *layer column"], places: dict[Token, list[tuple[int, int]]]
 ) -> Float[Tensor, "*layer token"]:
     """The largest score of each token over the rows in which it stands."""
     if len(scores) == 1 or not places:
