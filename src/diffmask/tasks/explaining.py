@@ -28,7 +28,9 @@ def explain_examples(
     if not examples:
         return []
     encoded = task.read(examples)
-    numbers, attribution = explainer.explain_with_answer(encoded.batch)
+    # So many tokens at once, with their padding, however long the rows are: memory stays as it is.
+    rows_at_once = max(1, min(256, 16_384 // encoded.batch.tokens.shape[1]))
+    numbers, attribution = explainer.explain_with_answer(encoded.batch, rows_at_once=rows_at_once)
     rows_of: dict[int, list[int]] = {}
     for row, source in enumerate(encoded.sources):
         rows_of.setdefault(source, []).append(row)

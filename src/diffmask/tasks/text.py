@@ -116,6 +116,11 @@ class TextClassification(Task):
             return explain_examples(self, explainer, [_unlabelled(inputs)])[0]
         return explain_examples(self, explainer, [_unlabelled(text) for text in inputs])
 
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the classifier and its tokenizer as `transformers` loads them."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
     def describe(self, batch: Batch) -> list[list[str]]:
         """Word pieces as the tokenizer spells them."""
         return [
