@@ -123,9 +123,37 @@ def test_an_embedding_called_twice_is_an_error_that_says_so() -> None:
         find_sites(model, model.embedding, model)
 
 
+class Leaky(nn.Module):
+    """Its blocks are not all there is: the embedding goes around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 4)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        state = skipped = self.embedding(ids)
+        for block in self.blocks:
+            state = block(state)
+        return (state + skipped).mean(dim=1)
+
+
+def test_blocks_that_the_tokens_can_go_around_are_refused() -> None:
+    model = Leaky()
+    with pytest.raises(SiteError, match=r"the input of 'blocks\.0' is not all that the model knows"):
+        find_sites(model, model.embedding, model)
+
+
+def test_another_number_of_blocks_than_stated_is_refused() -> None:
+    model = tiny_model("bert")
+    model.config.num_hidden_layers = 3
+    with pytest.raises(SiteError, match="2 blocks found where the model's configuration states 3"):
+        TextClassification(model, word_pieces())
+
+
 def test_a_model_without_blocks_is_an_error_that_says_what_to_do() -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Linear(4, 2))
-    with pytest.raises(SiteError, match=r"no blocks found in Sequential.*own_model\.md"):
+    with pytest.raises(SiteError, match=r"no blocks found in Sequential.*own_task\.md"):
         find_sites(model, model[0], model)
 
 

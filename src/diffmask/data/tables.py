@@ -49,8 +49,8 @@ class Columns:
     """Column of the label; a table without it has no labels."""
 
 
-Row = str | tuple[Any, ...] | Mapping[str, Any] | Example
-Source = str | Path | Mapping[str, Any] | Iterable[Row]
+Source = str | Path | Mapping[str, Any] | Iterable[Any]
+"""A file's path, columns, or rows."""
 
 
 def examples(source: Source, columns: Columns) -> Iterator[Example]:

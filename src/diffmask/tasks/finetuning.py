@@ -10,7 +10,7 @@ import torch
 from diffmask.data.packaged import encoder
 from diffmask.data.tables import DataSet
 from diffmask.errors import InputError
-from diffmask.tasks.pretrained import load_tokenizer
+from diffmask.tasks.pretrained import load_tokenizer, quietly
 from diffmask.tasks.text import TextClassification
 from diffmask.training import generator, minibatches, seeded, track
 
@@ -43,7 +43,7 @@ class FineTuning:
         classes = ("number",) if self.answers == "numbers" else data.classes
         if len(classes) < (1 if self.answers == "numbers" else 2):
             raise InputError(f"the training rows have {len(classes)} labels; a classifier needs two")
-        with seeded(seed, "classifier"), _silence():
+        with seeded(seed, "classifier"), quietly():
             model = AutoModelForSequenceClassification.from_pretrained(
                 folder,
                 num_labels=len(classes),
@@ -84,18 +84,3 @@ class FineTuning:
 def _rate(progress: float) -> float:
     """Share of the highest learning rate: up in the first tenth, then down to zero."""
     return min(progress / 0.1, (1 - progress) / 0.9) if progress < 1 else 0.0
-
-
-class _silence:  # noqa: N801
-    """Within this block `transformers` does not remark that a new head is new."""
-
-    def __enter__(self) -> None:
-        from transformers.utils import logging as library
-
-        self.before = library.get_verbosity()
-        library.set_verbosity_error()
-
-    def __exit__(self, *_: object) -> None:
-        from transformers.utils import logging as library
-
-        library.set_verbosity(self.before)

@@ -63,5 +63,6 @@ def find_padding(logits: Logits, pad: int, vocabulary: int, device: torch.device
             return padding
     raise InputError(
         f"padding changes the model's answer, on the right and on the left; is {pad} its padding token? "
-        "model.config.pad_token_id and tokenizer.pad_token_id must be the same"
+        "model.config.pad_token_id and tokenizer.pad_token_id must be the same (a model that mixes tokens without an "
+        "attention mask, such as FNet, cannot be explained in batches)"
     )

@@ -1,11 +1,13 @@
 """Loading a classifier and its tokenizer, from a folder, from the hub or from the reader's own hands."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from diffmask.errors import InputError
+from diffmask.errors import InputError, SiteError
 
 UNLIMITED = 1_000_000
 """Tokenizers without a limit state one larger than this."""
@@ -35,11 +37,36 @@ def load_tokenizer(name: str | Path) -> Any:
     return _from_pretrained(AutoTokenizer, name)
 
 
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Within this block `transformers` draws no progress bars and does not remark that a new head is new."""
+    from transformers.utils import logging as library
+
+    level, bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity_error()
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.set_verbosity(level)
+        if bars:
+            library.enable_progress_bar()
+
+
 def _from_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
     try:
-        return kind.from_pretrained(str(name), **options)
+        with quietly():
+            return kind.from_pretrained(str(name), **options)
     except (OSError, ValueError) as error:
         raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {str(error).splitlines()[0]}") from error
+
+
+def input_embedding(model: Any) -> Any:
+    """The module that turns token ids into vectors."""
+    try:
+        return model.get_input_embeddings()
+    except (AttributeError, NotImplementedError) as error:
+        raise SiteError(f"{type(model).__name__} has no token embedding: {error}") from error
 
 
 def longest_input(model: Any, tokenizer: Any) -> int | None:

@@ -19,7 +19,7 @@ from diffmask.task import Task
 from diffmask.tasks.explaining import explain_examples
 from diffmask.tasks.heads import head_of
 from diffmask.tasks.padding import find_padding
-from diffmask.tasks.pretrained import load_classifier, longest_input
+from diffmask.tasks.pretrained import input_embedding, load_classifier, longest_input, quietly
 from diffmask.tasks.reading import Encoded, Reader, Reading
 from diffmask.tasks.sites import find_sites
 
@@ -50,10 +50,11 @@ class TextClassification(Task):
         self.head = head_of(found.config)
         self.mask_token = self.tokenizer.mask_token_id
         self.pad_token = self.tokenizer.pad_token_id
-        embedding = found.get_input_embeddings()
+        embedding = input_embedding(found)
         self.device = embedding.weight.device
         with frozen(found):
-            places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)))
+            depth = getattr(found.config, "num_hidden_layers", None)
+            places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)), depth)
             self.padding = find_padding(
                 lambda ids, present: _bare_logits(found, ids, present.long()),
                 self.pad_token,
@@ -118,7 +119,8 @@ class TextClassification(Task):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the classifier and its tokenizer as `transformers` loads them."""
-        self.model.save_pretrained(folder)
+        with quietly():
+            self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
     def describe(self, batch: Batch) -> list[list[str]]:
