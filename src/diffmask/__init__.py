@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Attribution": "batch",
     "Batch": "batch",
+    "Explanation": "explanation",
     "ranking": "batch",
     "Task": "task",
     "TaskRecipe": "task",
@@ -24,8 +25,13 @@ _HOMES = {
     "Store": "store",
     "Bench": "bench",
     "save_explainer": "persistence",
+    "push_explainer": "persistence",
     "load_explainer": "persistence",
     "ToyTask": "tasks.toy",
+    "TextClassification": "tasks.text",
+    "Reading": "tasks.reading",
+    "TextTask": "tasks.recipes",
+    "FineTunedTask": "tasks.recipes",
     "DiffMask": "methods.diffmask",
     "PerInput": "methods.per_input",
     "Reinforce": "methods.reinforce",
@@ -47,6 +53,7 @@ _HOMES = {
     "calculate_regularization": "guan.interpreter",
     "DiffMaskError": "errors",
     "FitWarning": "errors",
+    "InputWarning": "errors",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -58,7 +58,7 @@ def _(answer: Any) -> Tensor:
 
 
 @singledispatch
-def log_odds(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, " row"]:
+def log_odds(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row *event"]:
     """How far the answer leans towards an outcome, in nats, without the ceiling that a log-probability has."""
     return answer.log_prob(outcome)
 
@@ -123,8 +123,8 @@ def _(answer: Any) -> Distribution:
 
 
 @singledispatch
-def divergence(original: Distribution, changed: Distribution) -> Float[Tensor, " row"]:
-    """KL(original || changed) in nats, a number a row."""
+def divergence(original: Distribution, changed: Distribution) -> Float[Tensor, "row *event"]:
+    """KL(original || changed) in nats, a number a row; within an `Independent` a number an event."""
     return kl_divergence(original, changed)
 
 

@@ -71,6 +71,7 @@ class Bench:
             return explainer_artefact(explainer)
 
         restore(explainer, self.store.get_or_make("fit", self.fit_digest(method), make))
+        explainer.recipe = method
         return explainer
 
     def explained(self, method: Method, split: str) -> Explained:

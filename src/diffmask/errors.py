@@ -36,6 +36,10 @@ class StoreError(DiffMaskError, OSError):
     """An artefact that is missing, truncated or not ours."""
 
 
+class InputWarning(UserWarning):
+    """An input of which only a part is explained."""
+
+
 class FitWarning(UserWarning):
     """A fit whose explanations should not be believed as they are."""
 

@@ -1,18 +1,21 @@
 """A `Method` is a frozen recipe; fitted to a task it is an `Explainer`, which maps a batch to an attribution."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn.functional import pad
 
-from diffmask.answer import decision
+from diffmask.answer import decision, logits
 from diffmask.batch import Attribution, Batch
 from diffmask.cost import Cost, metering
-from diffmask.errors import InputError
+from diffmask.errors import InputError, TaskError
 from diffmask.memory import Portion
 from diffmask.recipe import Recipe
 from diffmask.task import Task
@@ -31,6 +34,8 @@ class Explainer(nn.Module, ABC):
         """What all explanations so far took."""
         self.diagnostics: dict[str, Any] = {}
         """What the fit found out about itself, by site."""
+        self.recipe: Method | None = None
+        """The method it was fitted by."""
 
     @abstractmethod
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
@@ -44,25 +49,88 @@ class Explainer(nn.Module, ABC):
         Rows are taken in order of length, so that little padding is computed, and fewer at once where memory runs out.
         Positions that are not maskable score 0; `diffmask.batch.ranking` puts them last whatever the others score.
         """
-        self.task.check(batch)
         outcome = _outcome(batch, target)
+
+        def explain(part: Batch, rows: Tensor) -> Attribution:
+            return self.explain(part, self.outcome(part) if outcome is None else outcome[rows])
+
+        parts, back = self._by_length(batch, rows_at_once, explain)
+        return Attribution.join(parts)[back]
+
+    def explain_with_answer(
+        self, batch: Batch, *, rows_at_once: int = 256
+    ) -> tuple[Float[Tensor, "row *feature"], Attribution]:
+        """The numbers of the model's own answers, and the scores for them."""
+        numbers: dict[int, Tensor] = {}
+
+        def explain(part: Batch, rows: Tensor) -> Attribution:
+            answer, attribution = self.answer(part)
+            numbers[int(rows[0])] = logits(answer)
+            return attribution
+
+        parts, back = self._by_length(batch, rows_at_once, explain)
+        return torch.cat(list(numbers.values()))[back], Attribution.join(parts)[back]
+
+    def _by_length(
+        self, batch: Batch, rows_at_once: int, explain: Callable[[Batch, Tensor], Attribution]
+    ) -> tuple[list[Attribution], Int[Tensor, " row"]]:
+        """Attributions of rows in order of length, some at a time, and the way back to the batch's order."""
+        self.task.check(batch)
         order = batch.present.sum(dim=1).argsort(stable=True)
 
-        def explain(items: slice) -> Attribution:
+        def work(items: slice) -> Attribution:
             part = batch[order[items]].trim()
-            wanted = self.outcome(part) if outcome is None else outcome[order[items]]
-            found = _widen(self.explain(part, wanted), part, batch.tokens.shape[1])
+            found = _widen(explain(part, order[items]), part, batch.tokens.shape[1])
             bar.update(len(part))
             return found
 
         with metering(self.task.model, self.cost), track(order, "explain") as bar:
-            parts = Portion(rows_at_once).split(len(batch), explain)
-        return Attribution.join(parts)[order.argsort()]
+            return Portion(rows_at_once).split(len(batch), work), order.argsort()
+
+    def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
+        """The model's own answer and the scores for it; a method that sees the answer on its way asks only once."""
+        with torch.no_grad():
+            answer = self.task.predict(batch)
+        return answer, self.explain(batch, decision(answer))
 
     @torch.no_grad()
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """What is explained where nothing else is asked for: the model's own decision."""
         return decision(self.task.predict(batch))
+
+    @torch.no_grad()
+    def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
+        """The answer when every maskable token that is not kept is erased.
+
+        Here: the mask token in its place or, in a vocabulary without one, a zero embedding.
+        """
+        erased = batch.maskable & ~kept
+        if self.task.mask_token is not None:
+            return self.task.predict(replace(batch, tokens=batch.tokens.masked_fill(erased, self.task.mask_token)))
+        return self.task.predict(batch, {self.task.sites[0]: lambda state: state.masked_fill(erased[..., None], 0.0)})
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write what was learned, and how, without the model; `diffmask.load_explainer` reads it."""
+        from diffmask import save_explainer
+
+        save_explainer(self, self._known_recipe(), folder)
+
+    def push_to_hub(self, repository: str, *, private: bool = False) -> str:
+        """Upload to the hub what `save_pretrained` writes; returns where it is."""
+        from diffmask import push_explainer
+
+        return push_explainer(self, self._known_recipe(), repository, private=private)
+
+    def _known_recipe(self) -> "Method":
+        if self.recipe is None:
+            raise TaskError("this explainer was not made by Method.fit: save it with diffmask.save_explainer")
+        return self.recipe
+
+    def __call__(self, inputs: Any, *choices: Any, **named: Any) -> Any:
+        """A batch's attribution; what is not a batch (a text, texts), as the task explains it."""
+        if isinstance(inputs, Batch):
+            return super().__call__(inputs, *choices, **named)
+        return self.task.explain(self, inputs)
 
 
 def _outcome(batch: Batch, target: Shaped[Tensor, "row *event"] | int | None) -> Shaped[Tensor, "row *event"] | None:
@@ -107,6 +175,7 @@ class Method(Recipe, ABC):
         """Train a built explainer and count what it takes."""
         with metering(task.model, explainer.fit_cost):
             self.train(explainer, task, seed)
+        explainer.recipe = self
         explainer.eval()
 
     def site_of(self, task: Task, site: str | None) -> str:

@@ -1,6 +1,6 @@
 """Reading and editing a model's states while it runs: the only file that touches hooks."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,33 +21,62 @@ class Site:
     module: str
     """Path of the module, as `model.named_modules()` spells it."""
     side: Literal["input", "output"] = "output"
+    call: int | None = None
+    """Which call of the module, from 0, where one pass calls it several times; None where it calls it once."""
+    token_first: bool = False
+    """Whether the module keeps its states as [token, row, width]; edits see [row, token, width] all the same."""
 
 
 @contextmanager
 def editing(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
     """Within this block one forward pass of the model runs with each site's state replaced by `edit(state)`.
 
-    The hooks go when the block ends, also by an error. A site that the pass does not call exactly once is an error.
+    The hooks go when the block ends, also by an error. A site that the pass does not reach is an error, and so is a
+    site without a call number that the pass reaches more than once.
     """
     calls = dict.fromkeys(edits, 0)
 
     def counted(site: Site, edit: Edit) -> Edit:
-        def once(state: State) -> State:
+        def chosen(state: State) -> State:
             calls[site] += 1
-            return edit(state)
+            return _apply(site, edit, state) if site.call in (None, calls[site] - 1) else state
 
-        return once
+        return chosen
 
     with ExitStack() as hooks:
         for site, edit in edits.items():
             hooks.callback(_attach(model, site, counted(site, edit)).remove)
         yield
     for site, count in calls.items():
-        if count != 1:
-            raise SiteError(
-                f"the {site.side} of '{site.module}' was seen {count} times in one forward pass, not once; "
-                "give the model an nn.Identity of its own at the place to edit"
-            )
+        _require_reached(site, count)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module: the states that went in and came out, where they were tensors."""
+
+    module: str
+    taken: Tensor | None
+    given: Tensor | None
+
+
+@contextmanager
+def recording(model: nn.Module, modules: Iterable[str]) -> Iterator[list[Call]]:
+    """Within this block every call of the named modules is added to the list, in the order in which they end."""
+    calls: list[Call] = []
+
+    def note(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, arguments: Any, named: dict[str, Any], output: Any) -> None:
+            taken = arguments[0] if arguments else named.get("hidden_states")
+            given = output[0] if isinstance(output, tuple) else output
+            calls.append(Call(path, *(state if isinstance(state, Tensor) else None for state in (taken, given))))
+
+        return hook
+
+    with ExitStack() as hooks:
+        for path in modules:
+            hooks.callback(model.get_submodule(path).register_forward_hook(note(path), with_kwargs=True).remove)
+        yield calls
 
 
 @contextmanager
@@ -62,6 +91,20 @@ def watching(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]
         yield
     finally:
         handle.remove()
+
+
+def _apply(site: Site, edit: Edit, state: Tensor) -> Tensor:
+    return edit(state.transpose(0, 1)).transpose(0, 1) if site.token_first else edit(state)
+
+
+def _require_reached(site: Site, count: int) -> None:
+    if site.call is None and count != 1:
+        raise SiteError(
+            f"the {site.side} of '{site.module}' was seen {count} times in one forward pass, not once; "
+            "name the call to edit, or give the model an nn.Identity of its own at the place"
+        )
+    if site.call is not None and count <= site.call:
+        raise SiteError(f"'{site.module}' was called {count} times in one forward pass; there is no call {site.call}")
 
 
 def _attach(model: nn.Module, site: Site, edit: Edit) -> Any:
@@ -87,6 +130,8 @@ def _edit_input(
     """Blocks take their state first, or by the name every library gives it."""
     if arguments:
         return (edit(arguments[0]), *arguments[1:]), named
+    if "hidden_states" not in named:
+        raise SiteError(f"a block that takes {', '.join(named) or 'nothing'} has no state to edit: pass it first")
     return arguments, {**named, "hidden_states": edit(named["hidden_states"])}
 
 

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from diffmask.batch import Attribution, Batch
 from diffmask.explainer import Explainer
@@ -90,7 +91,18 @@ class MaskExplainer(Explainer):
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """A token's score is its mean over the sites: for how long it is needed."""
-        _, states = self.task.trace(batch)
+        return self.answer(batch)[1]
+
+    @torch.no_grad()
+    def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
+        """One pass serves both."""
+        answer, states = self.task.trace(batch)
         votes = torch.stack([self.gates(states, site).log_open() for site in self.sites], dim=1)
         by_layer = (votes.cumsum(dim=1) if self.mask == "inputs" else votes).exp()
-        return Attribution(by_layer.mean(dim=1), by_layer, self.sites)
+        return answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
+
+    @torch.no_grad()
+    def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
+        """The answer under a mask seen from `layer`, with this explainer's own baseline where it masks."""
+        site = self.sites[-1] if layer is None else layer
+        return self.task.predict(batch, self.edits(site, kept.to(self.baseline(site).dtype), batch.maskable))

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -61,6 +61,23 @@ def parse(kind: str, node: Any, where: str) -> Any:
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
         raise RecipeError(f"{where}: a {kind} is a name, or a mapping with a 'name'; found {node!r}")
     return registry.find(kind, node["name"], where).load().from_dict(node, where)
+
+
+def choices_of(texts: Sequence[str]) -> dict[str, Any]:
+    """Choices written as `key=value`, the value read as YAML.
+
+    >>> choices_of(["steps=500", "sites=[embedding]"])
+    {'steps': 500, 'sites': ['embedding']}
+    """
+    import yaml
+
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise RecipeError(f"'{text}' is not a choice; write key=value, for example steps=500")
+        found[name] = yaml.safe_load(value)
+    return found
 
 
 def digest_of(value: Any) -> str:

@@ -85,6 +85,13 @@ for _name in _CAPTUM:
     register("method", f"captum:{_name}", f"diffmask.methods.captum:{_name}", "by Captum; needs diffmask[captum]")
 for _kind, _name, _target, _summary in (
     ("task", "toy", "diffmask.tasks.toy:ToyTask", "does digit m occur more often than n? truth is known (De Cao 2020)"),
+    ("task", "text", "diffmask.tasks.recipes:TextTask", "a Hugging Face classifier on texts or pairs of texts"),
+    (
+        "task",
+        "fine-tuned-text",
+        "diffmask.tasks.recipes:FineTunedTask",
+        "an encoder fine-tuned on texts or pairs of texts",
+    ),
     (
         "evaluation",
         "divergence-to-truth",

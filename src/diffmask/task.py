@@ -4,7 +4,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -107,6 +107,10 @@ class Task(ABC):
         answer = self.predict(batch, {name: keep(name) for name in self.sites})
         return answer, {name: states[name] for name in self.sites}
 
+    def explain(self, explainer: Any, inputs: Any) -> Any:
+        """What an explainer says of inputs that are not a batch, where a task reads such."""
+        raise TaskError(f"{type(self).__name__} reads batches only; found {type(inputs).__name__}")
+
     def place(self, name: str) -> Site:
         """Where in the model a site is."""
         if name not in self.places:
@@ -126,7 +130,7 @@ class Task(ABC):
         digest = hashlib.sha256(repr((type(self.model).__name__, self.places)).encode())
         for name, value in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
 

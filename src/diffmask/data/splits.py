@@ -1,0 +1,55 @@
+"""Named data sets, and tables of the reader's own, as three splits: train, valid, test."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from diffmask.data import packaged, snli, sst
+from diffmask.data.tables import Columns, DataSet, Example, examples, rows_of_file
+from diffmask.errors import InputError, nearest
+
+PACKAGED = {"rotten-tomatoes": "rotten_tomatoes", "imdb-reviews": "imdb"}
+FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
+    "sst2": lambda folder: sst.load(folder, classes=2),
+    "sst5": lambda folder: sst.load(folder, classes=5),
+    "snli": snli.load,
+}
+
+
+def load_data(name: str, columns: Columns) -> DataSet:
+    """The data set that a name stands for.
+
+    `rotten-tomatoes` and `imdb-reviews` are packaged; `sst2:FOLDER`, `sst5:FOLDER` and `snli:FOLDER` read a folder; a
+    path to a table is split by a hash of its texts; a folder holds a table for each split.
+    """
+    kind, colon, folder = name.partition(":")
+    if colon and kind in FOLDERS:
+        return FOLDERS[kind](Path(folder))
+    if name in PACKAGED:
+        rows = (row for row in rows_of_file(packaged.reviews()) if row["source"] == PACKAGED[name])
+        return by_hash(examples(rows, Columns()), ("negative", "positive"))
+    if Path(name).is_dir():
+        return _folder(Path(name), columns)
+    if not Path(name).is_file():
+        known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS)]
+        raise InputError(f"'{name}' is neither a data set nor a table's path; {nearest(name, known)}")
+    return by_hash(examples(name, columns))
+
+
+def by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataSet:
+    """80, 10 and 10 % of the rows; a text is always in the same split, whatever stands beside it."""
+    parts: dict[str, list[Example]] = {"train": [], "valid": [], "test": []}
+    for row in rows:
+        tenth = hashlib.sha256(f"{row.text}\0{row.pair or ''}".encode()).digest()[0] * 10 // 256
+        parts["valid" if tenth == 8 else "test" if tenth == 9 else "train"].append(row)
+    return DataSet(**parts, names=names)
+
+
+def _folder(folder: Path, columns: Columns) -> DataSet:
+    found = {}
+    for split in ("train", "valid", "test"):
+        files = sorted(folder.glob(f"{split}.*"))
+        if not files:
+            raise InputError(f"{folder} has no table '{split}.csv' (or .tsv, .jsonl, .parquet)")
+        found[split] = list(examples(files[0], columns))
+    return DataSet(**found, names=())

@@ -1,0 +1,62 @@
+"""The Stanford Sentiment Treebank: sentences with a sentiment from 0 to 4 on every word. Socher et al. 2013."""
+
+import gzip
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffmask.data.tables import DataSet, Example
+from diffmask.errors import InputError
+
+NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
+ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
+LEAF = re.compile(r"\((\d) ([^() ]+)\)")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One sentence: its words, the sentiment of each and of the whole."""
+
+    words: tuple[str, ...]
+    sentiments: tuple[int, ...]
+    label: int
+
+    @property
+    def text(self) -> str:
+        """The words with spaces between them, as the treebank was published."""
+        return " ".join(self.words)
+
+
+def parse(line: str) -> Tree:
+    """A sentence from its bracketed tree.
+
+    >>> parse("(3 (2 It) (4 (4 works) (2 .)))")
+    Tree(words=('It', 'works', '.'), sentiments=(2, 4, 2), label=3)
+    """
+    # Not str.split: some words hold a no-break space.
+    leaves = LEAF.findall(line)
+    if not line.startswith("(") or not leaves:
+        raise InputError(f"not a tree of the Sentiment Treebank: {line[:60]!r}")
+    words = tuple(ESCAPES.get(word, word.replace("\\", "")) for _, word in leaves)
+    return Tree(words, tuple(int(sentiment) for sentiment, _ in leaves), int(line[1]))
+
+
+def trees(folder: Path, split: str) -> Iterator[Tree]:
+    """The sentences of `train`, `dev` or `test`, from `trees/SPLIT.txt.gz` or `SPLIT.txt`, packed or not."""
+    places = [folder / part / f"{split}.txt{end}" for part in ("trees", "") for end in (".gz", "")]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise InputError(f"there is no {places[0]} (nor {places[-1]}): give the folder of the Sentiment Treebank")
+    raw = gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes()
+    for line in raw.decode().strip("\n").split("\n"):
+        yield parse(line)
+
+
+def load(folder: Path, classes: int) -> DataSet:
+    """Five classes, or two: without the neutral sentences."""
+    found = {}
+    for name, split in (("train", "train"), ("valid", "dev"), ("test", "test")):
+        kept = (tree for tree in trees(folder, split) if classes == 5 or tree.label != 2)
+        found[name] = [Example(tree.text, label=tree.label if classes == 5 else int(tree.label > 2)) for tree in kept]
+    return DataSet(**found, names=NAMES if classes == 5 else ("negative", "positive"))

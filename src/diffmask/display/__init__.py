@@ -1,0 +1,1 @@
+"""An explanation on a screen, on a page, in a figure."""

@@ -1,0 +1,117 @@
+"""Explanations of texts: rows that were one long text are put together again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from diffmask.answer import average, divergence
+from diffmask.batch import Attribution, Batch
+from diffmask.data.tables import Example
+from diffmask.explanation import Explanation, Prediction, units_of
+from diffmask.explainer import Explainer
+from diffmask.tasks.reading import Encoded
+from diffmask.words import Token
+
+if TYPE_CHECKING:
+    from diffmask.tasks.text import TextClassification
+
+
+def explain_examples(
+    task: "TextClassification", explainer: Explainer, examples: Sequence[Example]
+) -> list[Explanation]:
+    """One explanation a text."""
+    if not examples:
+        return []
+    encoded = task.read(examples)
+    # So many tokens at once, with their padding, however long the rows are: memory stays as it is.
+    rows_at_once = max(1, min(256, 16_384 // encoded.batch.tokens.shape[1]))
+    numbers, attribution = explainer.explain_with_answer(encoded.batch, rows_at_once=rows_at_once)
+    rows_of: dict[int, list[int]] = {}
+    for row, source in enumerate(encoded.sources):
+        rows_of.setdefault(source, []).append(row)
+    return [
+        _explanation(_Text(task, explainer, example, encoded, rows), numbers, attribution)
+        for example, rows in zip(examples, (rows_of[number] for number in range(len(examples))), strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One text and the rows it was read as."""
+
+    task: "TextClassification"
+    explainer: Explainer
+    example: Example
+    encoded: Encoded
+    rows: list[int]
+
+    @cached_property
+    def batch(self) -> Batch:
+        return self.encoded.batch[torch.tensor(self.rows)].trim()
+
+    @cached_property
+    def places(self) -> dict[Token, list[tuple[int, int]]]:
+        """Each maskable token with the rows and columns where it stands: several where rows overlap."""
+        found: dict[Token, list[tuple[int, int]]] = {}
+        for line, row in enumerate(self.rows):
+            encoding = self.encoded.encodings[row]
+            maskable = self.encoded.batch.maskable[row].tolist()
+            seen: dict[Token, int] = {}
+            for column, (piece, span, segment) in enumerate(
+                zip(encoding.tokens, encoding.offsets, encoding.sequence_ids, strict=True)
+            ):
+                if maskable[column]:
+                    token = Token(piece, span, segment)
+                    # Several byte pieces of one character have the same span, and may be spelt the same.
+                    token = Token(piece, span, segment, seen.setdefault(token, 0))
+                    seen[Token(piece, span, segment)] += 1
+                    found.setdefault(token, []).append((line, column))
+        return found
+
+    def measure(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
+        """Mean divergence over the text's rows, and what the model then says of them together."""
+        batch = self.batch
+        inside = torch.zeros_like(batch.maskable)
+        for where, stays in zip(self.places.values(), kept.tolist(), strict=True):
+            for line, column in where:
+                inside[line, column] = stays
+        with torch.no_grad():
+            original = self.task.predict(batch)
+            masked = self.explainer.masked(batch, inside, layer)
+        return float(divergence(original, masked).mean()), self.task.predictions(average(masked))[0]
+
+
+def _explanation(text: _Text, numbers: Float[Tensor, "row feature"], attribution: Attribution) -> Explanation:
+    places = text.places
+    tokens = tuple(places)
+    rows = torch.tensor(text.rows)
+    by_layer = None if attribution.by_layer is None else _largest(attribution.by_layer[rows], places)
+    return Explanation(
+        text=text.example.text,
+        pair=text.example.pair,
+        prediction=text.task.predictions(average(text.task.head.answer(numbers[rows])))[0],
+        tokens=tokens,
+        units=units_of(text.example.text, text.example.pair, tokens, "word"),
+        token_scores=_largest(attribution.scores[rows], places),
+        token_by_layer=by_layer,
+        layers=attribution.layers,
+        method=text.explainer.recipe.label if text.explainer.recipe else type(text.explainer).__name__,
+        measure=text.measure,
+    )
+
+
+def _largest(
+    scores: Float[Tensor, "row *layer column"], places: dict[Token, list[tuple[int, int]]]
+) -> Float[Tensor, "*layer token"]:
+    """The largest score of each token over the rows in which it stands."""
+    if len(scores) == 1 or not places:
+        return scores[0][..., [column for where in places.values() for _, column in where]]
+    columns = [
+        torch.stack([scores[row, ..., column] for row, column in where]).amax(dim=0) for where in places.values()
+    ]
+    return torch.stack(columns, dim=-1)

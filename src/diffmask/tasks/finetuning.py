@@ -1,0 +1,86 @@
+"""Fine-tuning an encoder into a classifier: AdamW, a rate that falls in a line, the best epoch kept."""
+
+import logging
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from diffmask.data.packaged import encoder
+from diffmask.data.tables import DataSet
+from diffmask.errors import InputError
+from diffmask.tasks.pretrained import load_tokenizer, quietly
+from diffmask.tasks.text import TextClassification
+from diffmask.training import generator, minibatches, seeded, track
+
+logger = logging.getLogger(__name__)
+
+PROBLEMS = {
+    "classes": "single_label_classification",
+    "labels": "multi_label_classification",
+    "numbers": "regression",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning:
+    """The choices of a fine-tuning."""
+
+    epochs: int = 3
+    """Passes over the training rows."""
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    """At its highest, after a tenth of the steps; from there it falls to zero."""
+    answers: Literal["classes", "labels", "numbers"] = "classes"
+    """One class a text, several labels at once, or a number."""
+
+    def fresh_classifier(self, name: str, data: DataSet, seed: int) -> tuple[Any, Any]:
+        """The encoder of that name with an untrained head for the data's classes, and its tokenizer."""
+        from transformers import AutoModelForSequenceClassification
+
+        folder = encoder(name)
+        classes = ("number",) if self.answers == "numbers" else data.classes
+        if len(classes) < (1 if self.answers == "numbers" else 2):
+            raise InputError(f"the training rows have {len(classes)} labels; a classifier needs two")
+        with seeded(seed, "classifier"), quietly():
+            model = AutoModelForSequenceClassification.from_pretrained(
+                folder,
+                num_labels=len(classes),
+                id2label=dict(enumerate(classes)),
+                label2id={label: place for place, label in enumerate(classes)},
+                problem_type=PROBLEMS[self.answers],
+            )
+        return model, load_tokenizer(folder)
+
+    def run(self, task: TextClassification, seed: int) -> list[float]:
+        """Train the task's model in place; its score on the validation rows after each epoch."""
+        model, source = task.model, generator(seed, "fine-tuning")
+        optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, weight_decay=0.01)
+        steps = self.epochs * -(-len(task.data["train"]) // self.batch_size)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / max(steps, 1)))
+        scores: list[float] = []
+        kept = deepcopy(model.state_dict())
+        with seeded(seed, "dropout"), track(range(steps), "train the classifier") as bar:
+            for epoch in range(self.epochs):
+                model.train().requires_grad_(True)
+                for batch in minibatches(task.data["train"], self.batch_size, source, pool=50):
+                    optimizer.zero_grad()
+                    loss = -task.run(batch).log_prob(batch.target).mean()
+                    loss.backward()
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optimizer.step()
+                    schedule.step()
+                    bar.update()
+                scores.append(task.quality(task.data["valid"]))
+                logger.info("epoch %d of %d: score %.4f on validation rows", epoch + 1, self.epochs, scores[-1])
+                if scores[-1] >= max(scores):
+                    kept = deepcopy(model.state_dict())
+        model.load_state_dict(kept)
+        model.eval().requires_grad_(False)
+        return scores
+
+
+def _rate(progress: float) -> float:
+    """Share of the highest learning rate: up in the first tenth, then down to zero."""
+    return min(progress / 0.1, (1 - progress) / 0.9) if progress < 1 else 0.0

@@ -1,0 +1,139 @@
+"""A Hugging Face sequence classifier on texts or pairs of texts: the reader's own model, left as it was found."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from diffmask.answer import logits as numbers_of
+from diffmask.batch import Batch
+from diffmask.data.tables import Example, Source, examples
+from diffmask.explanation import Explanation, Prediction
+from diffmask.frozen import frozen
+from diffmask.hooks import Edit
+from diffmask.task import Task
+from diffmask.tasks.explaining import explain_examples
+from diffmask.tasks.heads import head_of
+from diffmask.tasks.padding import find_padding
+from diffmask.tasks.pretrained import input_embedding, load_classifier, longest_input, quietly
+from diffmask.tasks.reading import Encoded, Reader, Reading
+from diffmask.tasks.sites import find_sites
+
+AS_USUAL = Reading()
+
+
+class TextClassification(Task):
+    """A classifier, its tokenizer and its texts; the sites are found by watching the model run.
+
+    While the model runs here it is in eval mode and asks for no gradients; after each pass every module's mode and
+    every parameter's `requires_grad` are as they were. Its weights are never changed.
+    """
+
+    model: Any
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module,
+        tokenizer: Any = None,
+        *,
+        train: Source | None = None,
+        valid: Source | None = None,
+        test: Source | None = None,
+        reading: Reading = AS_USUAL,
+    ) -> None:
+        found, self.tokenizer = load_classifier(model, tokenizer)
+        self.reader = Reader(self.tokenizer, reading, longest_input(found, self.tokenizer))
+        self.head = head_of(found.config)
+        self.mask_token = self.tokenizer.mask_token_id
+        self.pad_token = self.tokenizer.pad_token_id
+        embedding = input_embedding(found)
+        self.device = embedding.weight.device
+        with frozen(found):
+            depth = getattr(found.config, "num_hidden_layers", None)
+            places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)), depth)
+            self.padding = find_padding(
+                lambda ids, present: _bare_logits(found, ids, present.long()),
+                self.pad_token,
+                len(embedding.weight),
+                self.device,
+            )
+            super().__init__(found, places, {})
+        given = {"train": train, "valid": valid, "test": test}
+        self.data = {name: self.load(source) for name, source in given.items() if source is not None}
+
+    def load(self, source: Source) -> Batch:
+        """A data set as a batch."""
+        return self.read(examples(source, self.reader.reading)).batch
+
+    def encode(self, texts: Iterable[str | tuple[str, str]]) -> Batch:
+        """Texts, or pairs of texts, as a batch without labels."""
+        return self.read(_unlabelled(text) for text in texts).batch
+
+    def read(self, rows: Iterable[Example]) -> Encoded:
+        """Examples as a batch, with what leads back to the texts."""
+        listed = list(rows)
+        sources, encodings = self.reader.encode(listed)
+        target = self.head.targets([listed[number].label for number in sources])
+        return Encoded(self.reader.batch(encodings, target, self.device), sources, encodings)
+
+    def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
+        """The answer with some sites edited; edits see rows padded on the right, wherever the model pads."""
+        around = {name: self.padding.around(edit, batch.present) for name, edit in (edits or {}).items()}
+        return super().predict(batch, around)
+
+    def forward(self, batch: Batch) -> Distribution:
+        """One pass of the classifier, frozen."""
+        with frozen(self.model):
+            return self.run(batch)
+
+    def run(self, batch: Batch) -> Distribution:
+        """One pass of the classifier in whatever mode it is."""
+        named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **batch.token_inputs}
+        inputs = {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
+        return self.head.answer(self.model(**inputs).logits.float())
+
+    @torch.no_grad()
+    def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:
+        """The classifier's own numbers, computed in order of length."""
+        order = batch.present.sum(dim=1).argsort(stable=True)
+        parts = [numbers_of(self.predict(batch[rows].trim())) for rows in order.split(rows_at_once)]
+        return torch.cat(parts)[order.argsort()]
+
+    def quality(self, batch: Batch) -> float:
+        """Accuracy; for labels the share of right decisions, for numbers R squared."""
+        return self.head.quality(self.head.answer(self.logits(batch)), batch.target)
+
+    def predictions(self, answer: Distribution) -> list[Prediction]:
+        """Each row's answer for people."""
+        return self.head.predictions(answer)
+
+    def explain(self, explainer: Any, inputs: Any) -> Explanation | list[Explanation]:
+        """The explanation of a text or of a pair `(first, second)`; of a list of them, a list."""
+        if isinstance(inputs, str | tuple):
+            return explain_examples(self, explainer, [_unlabelled(inputs)])[0]
+        return explain_examples(self, explainer, [_unlabelled(text) for text in inputs])
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the classifier and its tokenizer as `transformers` loads them."""
+        with quietly():
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def describe(self, batch: Batch) -> list[list[str]]:
+        """Word pieces as the tokenizer spells them."""
+        return [
+            self.tokenizer.convert_ids_to_tokens(row[real].tolist())
+            for row, real in zip(batch.tokens, batch.present, strict=True)
+        ]
+
+
+def _bare_logits(model: nn.Module, ids: Tensor, attended: Tensor) -> Tensor:
+    return model(input_ids=ids, attention_mask=attended).logits
+
+
+def _unlabelled(text: str | tuple[str, str]) -> Example:
+    return Example(text) if isinstance(text, str) else Example(*text)

@@ -1,0 +1,101 @@
+"""Fine-tuning learns what can be learned, the same from the same seed, and what it saves loads anywhere."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from diffmask.data.tables import Columns
+from diffmask.errors import InputError
+from diffmask.recipe import parse
+from diffmask.tasks.recipes import FineTunedTask, TextTask
+from diffmask.tasks.text import TextClassification
+from support.tiny_models import tiny_model, word_pieces
+
+FILLERS = ["the film is", "a very", "it was", "plot and acting", "i loved it but the movie was"]
+WORDS = {"good": "yes", "great": "yes", "fun": "yes", "bad": "no", "dull": "no", "mess": "no"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder in `encoder`, and a table of texts whose last word decides."""
+    home = tmp_path_factory.mktemp("encoder")
+    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model.bert.save_pretrained(home / "encoder")
+    word_pieces().save_pretrained(home / "encoder")
+    lines = [f"{filler} {word},{label}" for filler in FILLERS for word, label in WORDS.items()]
+    for split in ("train", "valid", "test"):
+        (home / f"{split}.csv").write_text("text,label\n" + "\n".join(lines * (4 if split == "train" else 1)) + "\n")
+    return home
+
+
+def recipe(folder: Path) -> FineTunedTask:
+    return FineTunedTask(model=str(folder / "encoder"), data=str(folder), epochs=10, learning_rate=3e-3, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def task(folder: Path) -> TextClassification:
+    task = recipe(folder).load(seed=0)
+    assert isinstance(task, TextClassification)
+    return task
+
+
+def test_it_learns_what_the_last_word_means(task: TextClassification) -> None:
+    assert task.quality(task.data["test"]) > 0.9
+    assert task.head.names == ("no", "yes")
+
+
+def test_the_same_seed_gives_the_same_classifier(task: TextClassification, folder: Path) -> None:
+    assert recipe(folder).load(seed=0).fingerprint() == task.fingerprint()
+    assert recipe(folder).load(seed=1).fingerprint() != task.fingerprint()
+
+
+def test_what_is_saved_is_a_classifier_for_transformers_and_for_us(task: TextClassification, tmp_path: Path) -> None:
+    task.save_pretrained(tmp_path / "clf")
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "clf").eval()
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    batch = task.encode(["the film is good"])
+    with torch.no_grad():
+        logits = model(input_ids=batch.tokens, attention_mask=batch.present).logits
+    assert torch.allclose(logits.log_softmax(-1), task.logits(batch), atol=1e-6)
+    assert TextTask(model=str(tmp_path / "clf"), data=str(tmp_path.parent)).model == str(tmp_path / "clf")
+
+
+def test_retraining_starts_from_the_encoder_again(task: TextClassification) -> None:
+    again = task.retrain(task.data, seed=0)
+    assert again.fingerprint() == task.fingerprint()
+
+
+def test_the_recipes_survive_yaml(folder: Path) -> None:
+    made = recipe(folder)
+    assert parse("task", made.to_dict(), "here") == made
+    text = TextTask(model="clf", data="table.csv", segments="second", label_column="stars")
+    assert parse("task", text.to_dict(), "here") == text
+
+
+def test_numbers_can_be_learned_too(folder: Path, tmp_path: Path) -> None:
+    lines = [f"{filler} {word},{float(label == 'yes')}" for filler in FILLERS for word, label in WORDS.items()]
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + "\n".join(lines * 4) + "\n")
+    task = replace(recipe(folder), data=str(tmp_path), answers="numbers", epochs=12).load(seed=0)
+    assert task.data["train"].target.unique().tolist() == [0.0, 1.0]
+    assert task.quality(task.data["test"]) > 0.5
+
+
+def test_one_label_is_not_enough(folder: Path, tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.csv").write_text("text,label\ngood,1\n")
+    with pytest.raises(InputError, match="the training rows have 1 labels"):
+        FineTunedTask(model=str(folder / "encoder"), data=str(tmp_path)).build(seed=0)
+
+
+def test_a_recipe_reads_the_columns_it_names(folder: Path, tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.csv").write_text("review,stars\ngood,yes\nbad,no\n")
+    made = FineTunedTask(
+        model=str(folder / "encoder"), data=str(tmp_path), text_column="review", label_column="stars", rows=2
+    )
+    assert made.dataset().classes == ("no", "yes")
+    assert isinstance(made, Columns)

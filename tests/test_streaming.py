@@ -1,0 +1,133 @@
+"""A table is explained shard by shard: whole, in order, resumable, in memory that does not grow."""
+
+import gc
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import diffmask.streaming
+from diffmask.data.tables import Columns
+from diffmask.errors import InputError
+from diffmask.method import Explainer
+from diffmask.methods.constant import Random
+from diffmask.methods.diffmask import DiffMask
+from diffmask.streaming import explain_table
+from diffmask.tasks.text import TextClassification
+from support.tiny_models import tiny_model, word_pieces
+
+pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+
+TEXTS = ["the film is good", "", "a very dull mess, but it was fun!", "enjoyable", "🙂 good"] * 5
+
+
+@pytest.fixture(scope="module")
+def explainer() -> Explainer:
+    task = TextClassification(tiny_model("bert"), word_pieces(), train=[("good film", 1), ("bad plot", 0)] * 4)
+    return DiffMask(steps=3, batch_size=4).fit(task)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"review": text, "label": 1}) + "\n" for text in TEXTS))
+    return file
+
+
+COLUMNS = Columns(text_column="review")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_every_row_is_what_the_explainer_says_of_its_text(
+    explainer: Explainer, table: Path, tmp_path: Path, suffix: str
+) -> None:
+    out = tmp_path / f"scores{suffix}"
+    assert explain_table(explainer, table, out, COLUMNS, shard=4) == len(TEXTS)
+    found = read(out)
+    assert [row["row"] for row in found] == list(range(len(TEXTS)))
+    assert [row["text"] for row in found] == TEXTS
+    for row, alone in zip(found[:5], explainer(TEXTS[:5]), strict=True):
+        assert row["words"] == list(alone.words)
+        assert row["scores"] == pytest.approx(alone.scores.tolist(), abs=1e-5)
+        assert row["prediction"] == alone.prediction.label
+        assert [row["text"][start:end] for start, end in zip(row["starts"], row["ends"], strict=True)] == row["words"]
+        assert alone.by_layer is not None
+        assert row["needed"] == (alone.by_layer[-1] > 0.5).tolist()
+    assert not list(tmp_path.glob("*.parts"))
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in file.read_text().splitlines()]
+    from pyarrow.parquet import read_table
+
+    return read_table(file).to_pylist()
+
+
+def test_a_run_that_was_killed_goes_on_where_it_was(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    explain_table(explainer, table, tmp_path / "whole.jsonl", COLUMNS, shard=4)
+    original, calls = diffmask.streaming.explained_rows, []
+
+    def dies(*arguments):  # type: ignore[no-untyped-def]
+        calls.append(arguments[2])
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    monkeypatch.setattr(diffmask.streaming, "explained_rows", dies)
+    with pytest.raises(KeyboardInterrupt):
+        explain_table(explainer, table, out, COLUMNS, shard=4)
+    assert not out.exists()
+    explain_table(explainer, table, out, COLUMNS, shard=4)
+    assert calls == [0, 4, 8, 12, 12, 16, 20, 24]
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_the_parts_of_another_job_are_not_mixed_in(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    monkeypatch.setattr(diffmask.streaming, "explained_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        explain_table(explainer, table, out, COLUMNS, shard=4)
+    other = Random().fit(explainer.task)
+    with pytest.raises(InputError, match="holds part of another job"):
+        explain_table(other, table, out, COLUMNS, shard=4)
+
+
+def test_a_suffix_that_is_not_written_is_refused_before_anything_is_done(
+    explainer: Explainer, table: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"written as \.parquet or \.jsonl"):
+        explain_table(explainer, table, tmp_path / "scores.xlsx", COLUMNS)
+
+
+def test_a_row_that_cannot_be_read_is_named(explainer: Explainer, tmp_path: Path) -> None:
+    table = tmp_path / "bad.jsonl"
+    table.write_text('{"review": "good"}\n{"text": "good"}\n')
+    with pytest.raises(InputError, match="row 1: there is no column 'review'"):
+        explain_table(explainer, table, tmp_path / "scores.jsonl", COLUMNS)
+
+
+def peak_bytes(explainer: Explainer, rows: int, folder: Path) -> int:
+    """Most memory that Python held while it explained `rows` texts of 30 words."""
+    table = folder / f"{rows}.jsonl"
+    table.write_text((json.dumps({"review": "good film , " * 10}) + "\n") * rows)
+    gc.collect()
+    tracemalloc.start()
+    explain_table(explainer, table, folder / f"{rows}.out.jsonl", COLUMNS, shard=10)
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found
+
+
+def test_memory_does_not_grow_with_the_table(explainer: Explainer, tmp_path: Path) -> None:
+    peak_bytes(explainer, 10, tmp_path)
+    few, many = peak_bytes(explainer, 20, tmp_path), peak_bytes(explainer, 120, tmp_path)
+    kept = 100 * len(json.dumps(read(tmp_path / "20.out.jsonl")[0]))
+    assert many - few < kept / 3, "the scores of a hundred more texts are not in memory"
