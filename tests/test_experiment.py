@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from diffmask.errors import RecipeError
@@ -16,7 +18,7 @@ from diffmask.experiment import Experiment
 from diffmask.graph import FitNode, MeasureNode, TrainNode
 from diffmask.record import read_jsonl
 from diffmask.run import run_experiment
-from diffmask.store import Store
+from diffmask.store import Artefact, Store, write
 from support.small import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -110,6 +112,19 @@ def test_a_damaged_artefact_is_built_again_with_the_same_numbers(tmp_path: Path)
     for artefact in (tmp_path / "store").glob("*/*/tensors.safetensors"):
         artefact.write_bytes(artefact.read_bytes()[:-1])
     run_experiment(Experiment.from_dict(small), tmp_path)
+    assert numbers(tmp_path) == before
+
+
+def test_an_artefact_of_an_older_explainer_is_built_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small = {**SMALL, "seeds": [0], "methods": ["random"]}
+    run_experiment(Experiment.from_dict(small), tmp_path)
+    before = numbers(tmp_path)
+    (fit,) = (tmp_path / "store" / "fit").iterdir()
+    shutil.rmtree(tmp_path / "store" / "explain")
+    shutil.rmtree(fit)
+    write(fit, "fit", fit.name, Artefact({"unknown": torch.zeros(1)}, {}))
+    run_experiment(Experiment.from_dict(small), tmp_path)
+    assert "does not fit RandomExplainer" in caplog.text
     assert numbers(tmp_path) == before
 
 

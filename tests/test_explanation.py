@@ -10,8 +10,8 @@ from rich.console import Console
 
 from diffmask.display.terminal import show
 from diffmask.errors import InputError, TaskError
-from diffmask.explanation import Explanation
 from diffmask.explainer import Explainer
+from diffmask.explanation import Explanation
 from diffmask.methods.diffmask import DiffMask
 from diffmask.methods.integrated_gradient import IntegratedGradient
 from diffmask.tasks.reading import Reading
@@ -193,7 +193,7 @@ def test_the_dictionary_is_plain_and_whole(explanation: Explanation) -> None:
 
 def test_a_method_without_layers_has_scores_only() -> None:
     task = TextClassification(tiny_model("gpt2", vocab_size=300), byte_pairs(), train=["good bad"] * 4)
-    found = IntegratedGradient(steps=4).fit(task)("bad good, ok")
+    found = IntegratedGradient(n_steps=4).fit(task)("bad good, ok")
     assert found.by_layer is None
     assert found.words == ("bad", "good", ",", "ok")
     assert found.hard_mask(0.0).kept.count(True) >= 3
@@ -204,4 +204,4 @@ def test_a_method_without_layers_has_scores_only() -> None:
 
 def test_a_task_that_reads_no_texts_says_so(toy_task: CountingTask) -> None:
     with pytest.raises(TaskError, match="CountingTask reads batches only; found str"):
-        IntegratedGradient(site="hidden", steps=2).fit(toy_task)("text")
+        IntegratedGradient(site="hidden", n_steps=2).fit(toy_task)("text")

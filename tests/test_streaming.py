@@ -11,7 +11,7 @@ import pytest
 import diffmask.streaming
 from diffmask.data.tables import Columns
 from diffmask.errors import InputError
-from diffmask.method import Explainer
+from diffmask.explainer import Explainer
 from diffmask.methods.constant import Random
 from diffmask.methods.diffmask import DiffMask
 from diffmask.streaming import explain_table

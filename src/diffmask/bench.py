@@ -6,6 +6,7 @@ from typing import Any
 
 from diffmask.batch import Attribution
 from diffmask.cost import Cost
+from diffmask.errors import StoreError
 from diffmask.explainer import Explainer, Method
 from diffmask.recipe import digest_of
 from diffmask.store import Artefact, Store
@@ -56,8 +57,7 @@ class Bench:
                 self.recipe.train(task, self.seed)
                 return Artefact(task.model.state_dict(), {"seconds": time.perf_counter() - start})
 
-            found = self.store.get_or_make("task", self.task_digest(), make)
-            task.model.load_state_dict(dict(found.tensors))
+            self.store.get_or_make("task", self.task_digest(), make, lambda found: _load(task, found))
             self._live["task"] = task
         return self._live["task"]
 
@@ -70,7 +70,7 @@ class Bench:
             method.teach(explainer, task, self.seed)
             return explainer_artefact(explainer)
 
-        restore(explainer, self.store.get_or_make("fit", self.fit_digest(method), make))
+        self.store.get_or_make("fit", self.fit_digest(method), make, lambda found: restore(explainer, found))
         explainer.recipe = method
         return explainer
 
@@ -93,6 +93,13 @@ class Bench:
         return Explained(attribution, Cost(**kept.values["cost"]), Cost(**kept.values["fit_cost"]))
 
 
+def _load(task: Task, artefact: Artefact) -> None:
+    try:
+        task.model.load_state_dict(dict(artefact.tensors))
+    except RuntimeError as error:
+        raise StoreError(f"what was trained does not fit {type(task.model).__name__}: {error}") from None
+
+
 def explainer_artefact(explainer: Explainer) -> Artefact:
     """What an explainer learned, with the fingerprint of the model it learned it from."""
     values = {
@@ -105,7 +112,10 @@ def explainer_artefact(explainer: Explainer) -> Artefact:
 
 def restore(explainer: Explainer, artefact: Artefact) -> None:
     """Put what was learned back into a freshly built explainer of the same recipe."""
-    explainer.load_state_dict(dict(artefact.tensors))
+    try:
+        explainer.load_state_dict(dict(artefact.tensors))
+    except RuntimeError as error:
+        raise StoreError(f"what was learned does not fit {type(explainer).__name__}: {error}") from None
     explainer.diagnostics = artefact.values["diagnostics"]
     explainer.fit_cost = Cost(**artefact.values["fit_cost"])
     explainer.eval()

@@ -30,6 +30,10 @@ class Artefact:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _anything(artefact: Artefact) -> None:
+    """Accept whatever is whole."""
+
+
 @dataclass(frozen=True)
 class Store:
     """A folder of artefacts: `root/kind/digest/` holds `tensors.safetensors` and `artefact.json`."""
@@ -40,12 +44,19 @@ class Store:
         """Where an artefact is, or would be."""
         return self.root / kind / digest
 
-    def get_or_make(self, kind: str, digest: str, make: Callable[[], Artefact]) -> Artefact:
-        """The artefact if it is here and whole; otherwise it is made, written and returned."""
+    def get_or_make(
+        self, kind: str, digest: str, make: Callable[[], Artefact], accept: Callable[[Artefact], None] = _anything
+    ) -> Artefact:
+        """The artefact if it is here, whole and accepted; otherwise it is made, written and returned.
+
+        `accept` may use what was found, and refuses it with a StoreError.
+        """
         folder = self.path(kind, digest)
         if folder.exists():
             try:
-                return read(folder, kind, digest)
+                found = read(folder, kind, digest)
+                accept(found)
+                return found
             except StoreError as error:
                 logger.warning("%s; it is built again", error)
                 shutil.rmtree(folder)

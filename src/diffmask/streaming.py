@@ -14,8 +14,8 @@ from typing import Any
 
 from diffmask.data.tables import Columns, Example, examples
 from diffmask.errors import InputError, nearest
-from diffmask.explanation import Explanation
 from diffmask.explainer import Explainer
+from diffmask.explanation import Explanation
 from diffmask.tasks.explaining import explain_examples
 from diffmask.tasks.text import TextClassification
 from diffmask.training import track

@@ -12,8 +12,8 @@ from torch import Tensor
 from diffmask.answer import average, divergence
 from diffmask.batch import Attribution, Batch
 from diffmask.data.tables import Example
-from diffmask.explanation import Explanation, Prediction, units_of
 from diffmask.explainer import Explainer
+from diffmask.explanation import Explanation, Prediction, units_of
 from diffmask.tasks.reading import Encoded
 from diffmask.words import Token
 
