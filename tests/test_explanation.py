@@ -57,7 +57,8 @@ def test_the_prediction_is_the_models(explainer: Explainer, explanation: Explana
 
 
 def test_the_divergence_is_the_one_that_mask_really_causes(explainer: Explainer, explanation: Explanation) -> None:
-    mask = explanation.hard_mask(0.5, "embedding")
+    assert explanation.by_layer is not None
+    mask = explanation.hard_mask(float(explanation.by_layer[0].median()), "embedding")
     assert 0 < sum(mask.kept) < len(mask.kept), "a mask that keeps all or nothing shows nothing"
     batch = explainer.task.encode([TEXT])  # type: ignore[attr-defined]
     state = explainer.baselines[0].detach()  # type: ignore[index, union-attr]
