@@ -39,6 +39,8 @@ class SiteDiagnosis:
     multiplier_at_bound: bool
     multiplier_swing: float
     """Standard deviation of the multiplier's logarithm over the last third of the fit."""
+    baseline_distance: float
+    """How far the baseline lies from the mean state, in standard deviations of the states."""
     baseline_information: float
     """KL(answer to the baseline alone || average answer) over that of real rows: 1 is as telling as a real row."""
     swapped_divergence: float
@@ -132,9 +134,16 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
         multiplier=multiplier.value,
         multiplier_at_bound=multiplier.at_bound,
         multiplier_swing=multiplier.swing,
+        baseline_distance=_baseline_distance(seen, site),
         baseline_information=_baseline_information(seen, site),
         swapped_divergence=seen.divergence(seen.masked(site, hard, _mean_state(seen, site))),
     )
+
+
+def _baseline_distance(seen: _Seen, site: str) -> float:
+    states = seen.states[seen.explainer.place(site)][seen.rows.present]
+    away = (seen.explainer.baseline(site) - states.mean(dim=0)).square().mean()
+    return (away / states.var(dim=0, correction=0).mean().clamp(min=1e-12)).sqrt().item()
 
 
 def _baseline_information(seen: _Seen, site: str) -> float:

@@ -243,3 +243,8 @@ def test_regularization_of_sentences_of_several_lengths_needs_reduced_axes() -> 
 def test_regularization_builds_no_graph() -> None:
     weights = W.clone().requires_grad_()
     assert calculate_regularization([draw(5, 8), draw(5, 8, seed=1)], lambda x: weights @ x).shape == (8,)
+
+
+def test_the_names_people_know_are_at_the_front_door() -> None:
+    assert diffmask.Interpreter is Interpreter
+    assert diffmask.calculate_regularization is calculate_regularization

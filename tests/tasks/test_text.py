@@ -8,7 +8,7 @@ import torch
 from torch.distributions import kl_divergence
 
 from diffmask.answer import divergence
-from diffmask.errors import InputError, InputWarning, NumericsError
+from diffmask.errors import InputError, InputWarning, NumericsError, TaskError
 from diffmask.methods.diffmask import DiffMask
 from diffmask.tasks.reading import Reading
 from diffmask.tasks.text import TextClassification
@@ -233,3 +233,21 @@ def test_diffmask_fits_a_classifier(kind: str, mask: str) -> None:
     assert found.layers == task.sites
     assert (found.scores[~task.data["train"].maskable] == 0).all()
     assert (found.scores[task.data["train"].maskable] > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["bert", "xlnet", "gpt2"])
+def test_attention_between_a_short_text_s_tokens_is_what_it_is_alone(kind: str) -> None:
+    task = TextClassification(tiny_model(kind, attn_implementation="eager"), word_pieces())
+    together = task.encode(["the film is good", "a very dull mess , but it was fun !"])
+    alone = task.encode(["the film is good"])
+    tokens = alone.tokens.shape[1]
+    found = task.attentions(together)[:1, :, :, :tokens, :tokens]
+    torch.testing.assert_close(found, task.attentions(alone), atol=1e-5, rtol=1e-4)
+
+
+def test_attention_that_a_fast_kernel_did_not_keep_says_what_would_work() -> None:
+    task = TextClassification(tiny_model("bert", attn_implementation="sdpa"), word_pieces())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(TaskError, match='attn_implementation="eager"'):
+            task.attentions(task.encode(["the film is good"]))

@@ -25,6 +25,16 @@ class Padding:
         """Rows as the model wants them."""
         return _take(value, self._places(present)) if self.left else value
 
+    def from_model(
+        self, weights: Float[Tensor, "row layer head query key"], present: Bool[Tensor, "row token"]
+    ) -> Float[Tensor, "row layer head query key"]:
+        """Attention between the model's places as attention between the batch's."""
+        if not self.left:
+            return weights
+        back = self._places(present).argsort(dim=1)
+        row = torch.arange(len(weights), device=weights.device)[:, None, None]
+        return weights.permute(0, 3, 4, 1, 2)[row, back[:, :, None], back[:, None, :]].permute(0, 3, 4, 1, 2)
+
     def around(self, edit: Edit, present: Bool[Tensor, "row token"]) -> Edit:
         """The edit for states in the model's order; tokens that the model added at the end are left alone."""
         tokens = present.shape[1]

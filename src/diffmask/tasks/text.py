@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 from diffmask.answer import logits as numbers_of
 from diffmask.batch import Batch
 from diffmask.data.tables import Example, Source, examples
+from diffmask.errors import TaskError
 from diffmask.explanation import Explanation, Prediction
 from diffmask.frozen import frozen
 from diffmask.hooks import Edit
@@ -62,6 +63,8 @@ class TextClassification(Task):
                 self.device,
             )
             super().__init__(found, places, {})
+        # Padding on the left is found by sorting tokens: a hole in a row would move to its front.
+        self.attention_masked = not self.padding.left
         given = {"train": train, "valid": valid, "test": test}
         self.data = {name: self.load(source) for name, source in given.items() if source is not None}
 
@@ -92,9 +95,23 @@ class TextClassification(Task):
 
     def run(self, batch: Batch) -> Distribution:
         """One pass of the classifier in whatever mode it is."""
+        return self.head.answer(self.model(**self._inputs(batch)).logits.float())
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **batch.token_inputs}
-        inputs = {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
-        return self.head.answer(self.model(**inputs).logits.float())
+        return {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
+
+    @torch.no_grad()
+    def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
+        """The weights of every block; only `attn_implementation="eager"` keeps them."""
+        with frozen(self.model):
+            found = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
+        if not found or any(weights is None for weights in found):
+            raise TaskError(
+                f"{type(self.model).__name__} gave no attention weights; load it with "
+                'from_pretrained(..., attn_implementation="eager"): the faster kernels never hold them'
+            )
+        return self.padding.from_model(torch.stack(found, dim=1), batch.present)
 
     @torch.no_grad()
     def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:
