@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from diffmask.errors import TaskError
 from diffmask.task import Task
@@ -114,5 +115,7 @@ class Probe(nn.Module):
 
     def forward(self, states: Float[Tensor, "row token width"]) -> Float[Tensor, "row token"]:
         """Logit of each token's gate."""
-        features = torch.tanh(self.hidden((states - self.mean) / self.deviation))
+        # W (x - mean) / deviation + c with the weights standardised: the states are many, the weights few.
+        weight = self.hidden.weight / self.deviation
+        features = torch.tanh(linear(states, weight, self.hidden.bias - weight @ self.mean))
         return self.reach * torch.tanh(self.vote(features).squeeze(-1))
