@@ -77,6 +77,7 @@ def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
     """Write aside, then rename: a reader sees all of it or none. If somebody else was faster, theirs stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+    aside.chmod(0o755)  # mkdtemp's folders are for their maker alone; what is kept is for whoever reads the store
     try:
         tensors = {name: value.detach().cpu().contiguous() for name, value in artefact.tensors.items()}
         save_file(tensors, aside / "tensors.safetensors")
