@@ -30,6 +30,17 @@ def seeded(seed: int, *purpose: object) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Within this block torch uses one thread: on a tiny model more of them mostly wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def normal_noise(shape: tuple[int, ...], source: torch.Generator) -> Float[Tensor, "..."]:
     """Standard normal numbers of which a longer first axis continues a shorter one.
 

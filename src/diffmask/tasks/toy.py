@@ -15,7 +15,7 @@ from diffmask.batch import Batch
 from diffmask.data import toy
 from diffmask.hooks import Site
 from diffmask.task import Task, TaskRecipe
-from diffmask.training import generator, minibatches, seeded, track
+from diffmask.training import generator, minibatches, one_thread, seeded, track
 
 
 class Counter(nn.Module):
@@ -128,6 +128,7 @@ class ToyTask(TaskRecipe):
         with seeded(seed, "toy model"):
             return Counter(self.width)
 
+    @one_thread()
     def train(self, task: Task, seed: int) -> None:
         """Adam on cross-entropy less the batch's entropy; the epoch best on the validation rows is kept."""
         model = task.model.requires_grad_(True).train()
