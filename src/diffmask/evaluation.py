@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffmask.bench import Bench, Explained
+from diffmask.board import Measure
 from diffmask.explainer import Method
 from diffmask.recipe import Recipe
 from diffmask.record import Record
@@ -19,6 +20,8 @@ class Evaluation(Recipe, ABC):
     """The choices that make a measurement; `run` makes it."""
 
     kind: ClassVar[str] = "evaluation"
+    measures: ClassVar[tuple[Measure, ...]] = ()
+    """How to read the metrics it yields, where methods are compared by them: a measure's name is a record's metric."""
 
     @abstractmethod
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
@@ -26,7 +29,15 @@ class Evaluation(Recipe, ABC):
 
 
 def record_of(
-    bench: Bench, method: Method, explained: Explained, site: str, metric: str, values: Float[Tensor, " row"]
+    bench: Bench,
+    method: Method,
+    explained: Explained,
+    site: str,
+    metric: str,
+    values: Float[Tensor, " row"],
+    *,
+    at: float | None = None,
+    keep_rows: bool = False,
 ) -> Record:
     """The mean of a metric over rows, as a record that knows what it cost."""
     finite = bool(values.isfinite().all())
@@ -41,4 +52,6 @@ def record_of(
         deviation=values.std().item() if finite and len(values) > 1 else 0.0,
         cost=explained.figures(),
         digest=bench.fit_digest(method),
+        at=at,
+        per_row=tuple(values.tolist()) if keep_rows else (),
     )

@@ -8,7 +8,7 @@ from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
 from diffmask.recipe import digest_of
-from diffmask.record import Record
+from diffmask.record import Record, record_from
 from diffmask.store import Artefact
 
 
@@ -118,4 +118,4 @@ class MeasureNode(Node):
             )
 
         kept = self.bench.store.get_or_make(*self.address, make)
-        return [Record(**values) for values in kept.values["records"]]
+        return [record_from(values) for values in kept.values["records"]]

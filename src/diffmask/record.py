@@ -30,6 +30,10 @@ class Record:
     """What the explanations behind the number took."""
     digest: str = ""
     """The artefact the number was measured on."""
+    at: float | None = None
+    """The knob's value where the number is a point of a curve, such as the share of tokens erased."""
+    per_row: tuple[float, ...] = ()
+    """The rows' own values, in the split's order, where methods are compared row by row; else empty."""
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> None:
@@ -39,7 +43,7 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> None:
 
 def read_jsonl(path: Path) -> list[Record]:
     """The records of a file."""
-    return [Record(**_numbers(json.loads(line))) for line in path.read_text().splitlines() if line]
+    return [record_from(json.loads(line)) for line in path.read_text().splitlines() if line]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -70,8 +74,10 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _numbers(node: dict[str, Any]) -> dict[str, Any]:
-    return {**node, "value": float(node["value"]), "deviation": float(node["deviation"])}
+def record_from(node: Mapping[str, Any]) -> Record:
+    """The record that plain values stand for: lists are tuples again, words numbers."""
+    rows = tuple(float(value) for value in node.get("per_row", ()))
+    return Record(**{**node, "value": float(node["value"]), "deviation": float(node["deviation"]), "per_row": rows})
 
 
 Key = tuple[str, str, str, str]
