@@ -3,6 +3,7 @@
 import argparse
 import warnings
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
@@ -11,11 +12,13 @@ from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 
 from diffmask.constraint import Controller, Multiplier
 from diffmask.evaluate.truth import kl, normalised
+from diffmask.experiment import Experiment
 from diffmask.methods.diffmask import DiffMask
 from diffmask.task import Task
 from diffmask.tasks.toy import ToyTask
 
-METHOD = DiffMask(mask="states", margin=0.05, sites_per_step=2, batch_size=128, length_pool=1)
+TOY = Experiment.read(Path(__file__).parents[1] / "experiments/toy.yaml")
+METHOD = next(method for method in TOY.methods if isinstance(method, DiffMask))
 
 
 @dataclass
@@ -36,12 +39,13 @@ class Ascent(Multiplier):
         """The multiplier."""
         return max(self.parameter.item(), 1e-6)
 
-    def update(self, divergence: float, progress: float) -> None:
+    def update(self, divergence: float, progress: float) -> float:
         """One step up the violation."""
         self.parameter.grad = torch.tensor([divergence - self.controller.margin])
         self.optimizer.step()
         self.parameter.data.clamp_(0.0, 200.0)
         self.history.append(self.value)
+        return self.value
 
 
 class NuPI(Ascent):

@@ -72,3 +72,10 @@ def test_the_same_generator_gives_the_same_gates() -> None:
     gate = HardConcrete(LOGITS)
     first, second = (gate.sample(torch.Generator().manual_seed(3)) for _ in range(2))
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0])
+def test_the_gates_of_a_given_probability_are_open_with_it(temperature: float) -> None:
+    wanted = torch.tensor([0.001, 0.3, 0.5, 0.97])
+    gates = HardConcrete.opening(wanted.log(), temperature)
+    torch.testing.assert_close(gates.open(), wanted)

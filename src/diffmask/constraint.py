@@ -34,6 +34,8 @@ class Controller:
     """Largest relative violation that counts."""
     largest: float = 1e3
     """Bound of the multiplier: one that sits here asks for what cannot be had."""
+    start: float = 1.0
+    """First multiplier, in units of the critical one."""
     floor: tuple[float, float] = (0.7, 2.0)
     """Smallest multiplier in units of the critical one, at the start and from the settling on."""
     settle: float = 0.6
@@ -63,7 +65,7 @@ class Multiplier:
     _first: float | None = None
 
     def __post_init__(self) -> None:
-        self._log = math.log(self.critical)
+        self._log = math.log(self.critical * self.controller.start)
 
     @property
     def value(self) -> float:
@@ -81,8 +83,8 @@ class Multiplier:
         tail = [math.log(value) for value in self.history[-max(2, len(self.history) // 3) :]]
         return pstdev(tail) if tail else 0.0
 
-    def update(self, divergence: float, progress: float) -> None:
-        """React to one step's mean divergence."""
+    def update(self, divergence: float, progress: float) -> float:
+        """React to one step's mean divergence; the weight that this very step should have."""
         rule = self.controller
         self._first = divergence if self._first is None else self._first
         margin = rule.margin_at(progress, self._first)
@@ -92,6 +94,7 @@ class Multiplier:
         self._log = min(max(self._log, math.log(rule.floor_at(progress, self.critical))), math.log(rule.largest))
         self._trend = trend
         self.history.append(self.value)
+        return self.value
 
 
 class RowMultipliers:

@@ -121,7 +121,7 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
     explainer = seen.explainer
     kept = explainer.log_open(seen.states, site).exp()[seen.rows.maskable]
     hard = explainer.hard(seen.states, site)
-    under_expected = seen.masked(site, explainer.expected(seen.states, site))
+    under_expected = seen.masked(site, explainer.gates(seen.states, site).mean())
     under_hard = seen.masked(site, hard)
     return SiteDiagnosis(
         margin=margin,

@@ -21,6 +21,14 @@ class HardConcrete:
     low: float = -0.2
     high: float = 1.0
 
+    @staticmethod
+    def opening(log_open: Float[Tensor, "*gate"], temperature: float) -> "HardConcrete":
+        """The gates that are open with a given probability, exp(log_open)."""
+        shut = HardConcrete(log_open, temperature)
+        inside = log_open.clamp(-60.0, -1e-6)
+        logit = inside - torch.log(-torch.expm1(inside))
+        return HardConcrete(logit + temperature * math.log(-shut.low / shut.high), temperature)
+
     def sample(self, source: torch.Generator | None = None) -> Float[Tensor, "*gate"]:
         """One differentiable draw of each gate."""
         return self.at(torch.rand(self.logits.shape, generator=source, dtype=self.logits.dtype))

@@ -93,6 +93,36 @@ def watching(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]
         handle.remove()
 
 
+@contextmanager
+def skipping(model: nn.Module, modules: Iterable[str], *, members: int) -> Iterator[None]:
+    """Within this block the named modules compute nothing: each answers with the state it is given.
+
+    It is the first of a tuple of so many members, the others None; with no members, the answer itself.
+    """
+
+    def hand_on(*arguments: Any, **named: Any) -> Any:
+        state = arguments[0] if arguments else named["hidden_states"]
+        return (state, *[None] * (members - 1)) if members else state
+
+    with ExitStack() as patches:
+        for path in modules:
+            patches.enter_context(_replaced_forward(model.get_submodule(path), hand_on))
+        yield
+
+
+@contextmanager
+def _replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """The module with another `forward`; one that was set on this very module comes back."""
+    own = module.__dict__.get("forward")
+    module.__dict__["forward"] = forward
+    try:
+        yield
+    finally:
+        del module.__dict__["forward"]
+        if own is not None:
+            module.__dict__["forward"] = own
+
+
 def _apply(site: Site, edit: Edit, state: Tensor) -> Tensor:
     return edit(state.transpose(0, 1)).transpose(0, 1) if site.token_first else edit(state)
 

@@ -38,27 +38,30 @@ class MaskExplainer(Explainer):
         self.probes = nn.ModuleList(probes.values())
         self.baselines = nn.ParameterList(baselines.values())
 
-    def gates(self, states: States, site: str) -> HardConcrete:
-        """The gates that this site's probe sets for every token."""
+    def votes(self, states: States, site: str) -> HardConcrete:
+        """What this site's probe says of every token."""
         state = states[site]
         seen = torch.cat([states[self.task.sites[0]], state], dim=-1) if self.reads_first else state
         return HardConcrete(self.probes[self.sites.index(site)](seen), self.temperature)
 
     def voters(self, site: str) -> tuple[str, ...]:
-        """The sites whose gates are multiplied for the mask seen from `site`."""
+        """The sites whose votes are multiplied for the mask seen from `site`."""
         return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
+
+    def gates(self, states: States, site: str) -> HardConcrete:
+        """The gates of the mask seen from `site`: open with the product of the votes' probabilities.
+
+        De Cao et al. draw every vote and multiply the draws. One draw from the product keeps P(z > 0) as it is, has
+        less noise, and passes its gradient to every vote: a product of draws passes none where two votes are shut.
+        """
+        first, *more = (self.votes(states, voter) for voter in self.voters(site))
+        if not more:
+            return first
+        return HardConcrete.opening(sum((vote.log_open() for vote in more), first.log_open()), self.temperature)
 
     def log_open(self, states: States, site: str) -> Float[Tensor, "row token"]:
         """log P(token kept), seen from `site`."""
-        return torch.stack([self.gates(states, voter).log_open() for voter in self.voters(site)]).sum(dim=0)
-
-    def sample(self, states: States, site: str, source: torch.Generator) -> Float[Tensor, "row token"]:
-        """One draw of the mask seen from `site`."""
-        return torch.stack([self.gates(states, voter).sample(source) for voter in self.voters(site)]).prod(dim=0)
-
-    def expected(self, states: States, site: str) -> Float[Tensor, "row token"]:
-        """E[z] of the mask seen from `site`; votes are independent."""
-        return torch.stack([self.gates(states, voter).mean() for voter in self.voters(site)]).prod(dim=0)
+        return self.gates(states, site).log_open()
 
     def hard(self, states: States, site: str) -> Float[Tensor, "row token"]:
         """The mask a reader is told: 1 where a token is more likely kept than not."""
@@ -97,7 +100,7 @@ class MaskExplainer(Explainer):
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """One pass serves both."""
         answer, states = self.task.trace(batch)
-        votes = torch.stack([self.gates(states, site).log_open() for site in self.sites], dim=1)
+        votes = torch.stack([self.votes(states, site).log_open() for site in self.sites], dim=1)
         by_layer = (votes.cumsum(dim=1) if self.mask == "inputs" else votes).exp()
         return answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
 

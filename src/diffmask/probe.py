@@ -92,14 +92,13 @@ class Probe(nn.Module):
     gate saturates, open or shut, before it is known what it lets through.
     """
 
-    steepness = 3.0
-    """Deviation of W x at the start: features must bend within the cloud of states to tell its parts apart."""
-
     mean: Tensor
     deviation: Tensor
     reach: Tensor
 
-    def __init__(self, parts: list[SiteStatistics], width: int | None, reach: float, start: float = 0.0) -> None:
+    def __init__(
+        self, parts: list[SiteStatistics], width: int | None, reach: float, start: float, steepness: float
+    ) -> None:
         super().__init__()
         self.register_buffer("mean", torch.cat([part.mean for part in parts]))
         self.register_buffer("deviation", torch.cat([part.deviation for part in parts]))
@@ -107,8 +106,8 @@ class Probe(nn.Module):
         inputs, hidden = len(self.mean), width or max(32, len(parts[-1].mean) // 4)
         self.hidden = nn.Linear(inputs, hidden)
         self.vote = nn.Linear(hidden, 1)
-        nn.init.normal_(self.hidden.weight, std=self.steepness / inputs**0.5)
-        nn.init.uniform_(self.hidden.bias, -2.0, 2.0)
+        nn.init.normal_(self.hidden.weight, std=steepness / inputs**0.5)
+        nn.init.uniform_(self.hidden.bias, -2 / 3 * steepness, 2 / 3 * steepness)
         nn.init.zeros_(self.vote.weight)
         nn.init.constant_(self.vote.bias, math.atanh(start / reach))
         self.to(self.mean.dtype)

@@ -92,6 +92,12 @@ class Task(ABC):
         require_finite(answer, f"predicting {len(batch)} rows with edits at {', '.join(edits or {}) or 'no site'}")
         return answer
 
+    def resume(
+        self, batch: Batch, states: Mapping[str, Float[Tensor, "row token width"]], edits: Mapping[str, Edit]
+    ) -> Distribution:
+        """What `predict` answers, given the clean states: a task that can need not compute what is below the edits."""
+        return self.predict(batch, edits)
+
     @torch.no_grad()
     def trace(self, batch: Batch) -> tuple[Distribution, dict[str, Float[Tensor, "row token width"]]]:
         """The clean answer and the state at every site, in one pass."""

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ import torch
 from diffmask.answer import divergence
 from diffmask.errors import FitWarning, RecipeError, SiteError, TaskError
 from diffmask.evaluate.truth import js, kl, normalised, spread
+from diffmask.experiment import Experiment
 from diffmask.mask import MaskExplainer
 from diffmask.methods.diffmask import DiffMask
 from diffmask.tasks.toy import CountingTask, ToyTask
 
-STATES = DiffMask(mask="states", margin=0.05, sites_per_step=2, batch_size=128, length_pool=1)
+TOY = Experiment.read(Path(__file__).parents[2] / "experiments/toy.yaml")
+STATES = next(method for method in TOY.methods if isinstance(method, DiffMask))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +113,7 @@ def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: Count
     explainer = built(toy_task, mask="inputs")
     batch = toy_task.data["test"][:5]
     _, states = toy_task.trace(batch)
-    first, second = (explainer.gates(states, site).open() for site in explainer.sites)
+    first, second = (explainer.votes(states, site).open() for site in explainer.sites)
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
     torch.testing.assert_close(by_layer[:, 0], (first * batch.maskable)[:, :10])

@@ -37,25 +37,47 @@ class DiffMask(Method):
     """What a probe reads: [h0; hk], or hk alone; by default both for inputs, hk for states."""
     probe_width: int | None = None
     """Units of a probe's hidden layer; a quarter of the state's width, at least 32, where none is given."""
-    baseline: Literal["mean", "mask", "zero", "random"] = "mean"
-    """What an erased state is replaced by, or starts from where it is learned."""
+    steepness: float = 0.7
+    """Deviation of what a probe's hidden units see, before they bend it, at the start of a fit.
+
+    In a few dimensions, as on the toy task, they must bend within the cloud of states to tell its parts apart (3); in
+    hundreds a random direction tells them apart already, and steep units learn the training rows by heart."""
+    baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
+    """What an erased state is replaced by, or starts from where it is learned.
+
+    By default the mask token's for inputs, where the vocabulary has one, and the mean state otherwise."""
     learn_baseline: bool = False
     """Whether the baseline moves during the fit: it may then learn to imitate what it replaces."""
-    temperature: float = 0.2
-    """Temperature of the gates; low passes gradients only near the threshold."""
-    reach: tuple[float, float] = (2.0, 14.0)
+    temperature: tuple[float, float] = (1.0, 0.2)
+    """Temperature of the gates at the start of a fit and at its end.
+
+    At 1 a half-open gate is uniform on (0, 1), and its gradient that of a path from erased to kept, as of integrated
+    gradients; at 0.2, as published, draws are all but 0 or 1 and few pass a gradient."""
+    anneal: float = 0.8
+    """Share of the fit after which the temperature is at its end."""
+    start: float = 0.5
+    """Probability that a token is kept, seen from the last site, before anything is learned."""
+    reach: tuple[float, float] = (4.0, 10.0)
     """How far a probe can move a gate's logit, at the start and from the settling of the margin on.
 
-    The start is at least twice the logit that leaves the product of all votes half open."""
-    steps: int = 1000
+    The first is at least twice the logit that a fit starts from."""
+    settle: float = 0.3
+    """Share of the fit after which the margin is the one asked for; until then it shrinks from the first divergence."""
+    gains: tuple[float, float] = (0.1, 2.0)
+    """Of the multiplier's logarithm on the relative violation: integral and proportional."""
+    floor: tuple[float, float] = (0.1, 0.1)
+    """Smallest multiplier, at the start and from the settling on, in units of the one below which all is masked."""
+    first_multiplier: float = 3.0
+    """In the same units."""
+    steps: int = 450
     batch_size: int = 32
     length_pool: int = 8
     """Minibatches' worth of rows that are sorted by length before they are cut, to compute little padding; 1: none."""
-    sites_per_step: int = 1
+    sites_per_step: int = 2
     """How many sites, drawn at random, one clean pass serves."""
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 1.5e-3
     statistics_rows: int = 512
     """Training rows that the sites' means and deviations are taken from."""
 
@@ -72,40 +94,46 @@ class DiffMask(Method):
         known = site_statistics(task, {task.sites[0], *sites}, self.statistics_rows)
         first = [known[task.sites[0]]] if both else []
         masked = sites if self.mask == "states" else task.sites[:1]
-        start = start_logit(len(sites) if self.mask == "inputs" else 1)
-        near = max(self.reach[0], 2 * start)
+        start = start_logit(self.start, len(sites) if self.mask == "inputs" else 1, self.temperature[0])
+        near = max(self.reach[0], 2 * abs(start))
         with seeded(seed, "diffmask"):
-            probes = {site: Probe([*first, known[site]], self.probe_width, near, start) for site in sites}
+            probes = {
+                site: Probe([*first, known[site]], self.probe_width, near, start, self.steepness) for site in sites
+            }
             baselines = {site: self._start_baseline(task, site, known[site]) for site in masked}
-        return MaskExplainer(task, self.mask, probes, baselines, reads_first=both, temperature=self.temperature)
+        return MaskExplainer(task, self.mask, probes, baselines, reads_first=both, temperature=self.temperature[1])
 
     def train(self, explainer: MaskExplainer, task: Task, seed: int) -> None:
         """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
         loop = _Fit(self, explainer, task, generator(seed, "diffmask"))
         for step in track(range(self.steps), f"fit {self.label}"):
             loop.step(step / self.steps)
+        explainer.temperature = self.temperature[1]
         explainer.diagnostics = diagnose(explainer, self.margin, loop.multipliers)
         report(explainer.diagnostics, self.label)
 
     def _start_baseline(self, task: Task, site: str, known: SiteStatistics) -> nn.Parameter:
         """The baseline vector a fit starts from."""
+        chosen = self.baseline
+        if chosen == "auto":
+            chosen = "mask" if self.mask == "inputs" and task.mask_token is not None else "mean"
         start = {
             "mean": lambda: known.mean.clone(),
             "mask": lambda: mask_state(task, site),
             "zero": lambda: torch.zeros_like(known.mean),
             "random": lambda: torch.randn_like(known.mean),
         }
-        return nn.Parameter(start[self.baseline](), requires_grad=self.learn_baseline)
+        return nn.Parameter(start[chosen](), requires_grad=self.learn_baseline)
 
 
-def start_logit(votes: int, half: float = 0.58) -> float:
-    """The logit of each of `votes` gates whose product is open with probability `half`.
+def start_logit(kept: float, votes: int, temperature: float) -> float:
+    """The logit of each of `votes` gates that are all open with probability `kept`.
 
-    >>> round(start_logit(1), 2), round(start_logit(8), 2)
-    (0.0, 2.33)
+    >>> round(start_logit(0.5, 1, 1.0), 2), round(start_logit(0.5, 8, 1.0), 2)
+    (-1.61, 0.79)
     """
-    each = half ** (1 / votes)
-    return max(0.0, math.log(each / (1 - each)) - 0.2 * math.log(5))
+    each = kept ** (1 / votes)
+    return math.log(each / (1 - each)) - temperature * math.log(5)
 
 
 class _Fit:
@@ -113,7 +141,16 @@ class _Fit:
 
     def __init__(self, method: DiffMask, explainer: MaskExplainer, task: Task, source: torch.Generator) -> None:
         self.method, self.explainer, self.task, self.source = method, explainer, task, source
-        self.controller = Controller(method.margin)
+        self.controller = Controller(
+            method.margin,
+            integral=method.gains[0],
+            proportional=method.gains[1],
+            memory=0.5,
+            worst=3.0,
+            start=method.first_multiplier,
+            floor=method.floor,
+            settle=method.settle,
+        )
         learned = [value for value in explainer.parameters() if value.requires_grad]
         self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
         self.batches = endless(task.data["train"], method.batch_size, source, method.length_pool)
@@ -128,19 +165,20 @@ class _Fit:
         answer, states = self.task.trace(batch)
         self.optimizer.zero_grad()
         for site in self._draw_sites():
-            gate = self.explainer.sample(states, site, self.source)
-            masked = self.task.predict(batch, self.explainer.edits(site, gate, batch.maskable))
+            gates = self.explainer.gates(states, site)
+            edits = self.explainer.edits(site, gates.sample(self.source), batch.maskable)
+            masked = self.task.resume(batch, states, edits)
             caused = divergence(answer, masked).mean()
-            kept = self._sparsity(self.explainer.log_open(states, site), batch.maskable)
-            weight = self.multipliers[site].value
+            kept = self._sparsity(gates.log_open(), batch.maskable)
+            weight = self.multipliers[site].update(caused.item(), progress)
             ((kept + weight * caused) / (1 + weight)).backward()
-            self.multipliers[site].update(caused.item(), progress)
             self._note_need(site, kept.item(), caused.item())
         self.optimizer.step()
 
     def _schedule(self, progress: float) -> None:
-        """Learning rate: a short rise, then half a cosine. Reach: from its first to its last, geometrically."""
-        far = self.method.reach[1]
+        """Learning rate: a short rise, then half a cosine. Reach and temperature: geometrically, first to last."""
+        far, (warm, cold) = self.method.reach[1], self.method.temperature
+        self.explainer.temperature = warm * (cold / warm) ** min(1.0, progress / self.method.anneal)
         rise = min(1.0, progress * self.method.steps / 30 + 0.03)
         for group in self.optimizer.param_groups:
             group["lr"] = self.method.learning_rate * rise * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))

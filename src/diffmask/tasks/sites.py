@@ -31,7 +31,7 @@ def find_sites(model: nn.Module, embedding: nn.Module, run: Run, depth: int | No
     members = {member for found in lists.values() for member in found}
     with frozen(model), torch.no_grad():
         with recording(model, {path, *members}) as calls:
-            _probe(run, embedding)
+            probe(run, embedding)
         first = _embedding_site([call for call in calls if call.module == path], path)
         blocks = _longest_chain(calls, lists, depth)
         if not blocks:
@@ -43,11 +43,11 @@ def find_sites(model: nn.Module, embedding: nn.Module, run: Run, depth: int | No
         if depth not in (None, len(sites) - 1):
             raise SiteError(f"{len(sites) - 1} blocks found where the model's configuration states {depth}")
         for name in ("block1", "output"):
-            _require_no_way_around(model, sites[name], lambda turn: _probe(run, embedding, turn))
+            _require_no_way_around(model, sites[name], lambda turn: probe(run, embedding, turn))
     return {"embedding": first, **sites}
 
 
-def _probe(run: Run, embedding: nn.Module, turn: int = 0) -> Tensor:
+def probe(run: Run, embedding: nn.Module, turn: int = 0) -> Tensor:
     """One small pass; other tokens at every turn."""
     weight = cast(Tensor, embedding.weight)
     tokens = (torch.arange(ROWS * TOKENS, device=weight.device) + 5 * turn) % len(weight)

@@ -22,6 +22,7 @@ from diffmask.tasks.heads import head_of
 from diffmask.tasks.padding import find_padding
 from diffmask.tasks.pretrained import input_embedding, load_classifier, longest_input, quietly
 from diffmask.tasks.reading import Encoded, Reader, Reading
+from diffmask.tasks.shortcut import find_shortcut
 from diffmask.tasks.sites import find_sites
 
 AS_USUAL = Reading()
@@ -56,6 +57,9 @@ class TextClassification(Task):
         with frozen(found):
             depth = getattr(found.config, "num_hidden_layers", None)
             places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)), depth)
+            self.shortcut = find_shortcut(
+                found, places, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids))
+            )
             self.padding = find_padding(
                 lambda ids, present: _bare_logits(found, ids, present.long()),
                 self.pad_token,
@@ -87,6 +91,15 @@ class TextClassification(Task):
         """The answer with some sites edited; edits see rows padded on the right, wherever the model pads."""
         around = {name: self.padding.around(edit, batch.present) for name, edit in (edits or {}).items()}
         return super().predict(batch, around)
+
+    def resume(
+        self, batch: Batch, states: Mapping[str, Float[Tensor, "row token width"]], edits: Mapping[str, Edit]
+    ) -> Distribution:
+        """The answer with some sites edited, given the clean states: blocks below the first of them are skipped."""
+        first = min(edits, key=self.sites.index)
+        edit = edits[first]
+        with self.shortcut.to(self.model, first):
+            return self.predict(batch, {**edits, first: lambda _: edit(states[first])})
 
     def forward(self, batch: Batch) -> Distribution:
         """One pass of the classifier, frozen."""

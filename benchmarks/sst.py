@@ -1,0 +1,216 @@
+"""The SST study after `diffmask run experiments/sst.yaml --out runs/sst`: its table, and its figures.
+
+    python benchmarks/sst.py runs/sst [--tagger FOLDER]
+
+Prints what was measured beside what was published and what must be reached, and draws into `runs/sst/figures`: one
+sentence as every method sees it, and the mean number of layers a word is kept, by its sentiment and by its part of
+speech. Parts of speech are tagged with NLTK's perceptron tagger from `--tagger`, where that folder is there.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from scipy.stats import spearmanr
+
+from diffmask.bench import Bench
+from diffmask.data.sst import trees
+from diffmask.experiment import Experiment
+from diffmask.explainer import Explainer, Method
+from diffmask.methods.attention import Attention
+from diffmask.methods.bottleneck import Bottleneck
+from diffmask.methods.diffmask import DiffMask
+from diffmask.methods.integrated_gradient import IntegratedGradient
+from diffmask.methods.noise import Noise
+from diffmask.record import Record, read_jsonl
+from diffmask.store import Store
+from sst_words import SENTIMENTS, layers_kept, parts_of_speech
+
+SENTENCE = "the plot is a mess and the acting is dreadful , but i loved it ."
+Line = tuple[str, str, str, str, bool]
+
+
+def figure(records: Sequence[Record], data: str, mask: str, metric: str, site: str = "output") -> float:
+    """Mean over the seeds of one number."""
+    found = [
+        record.value
+        for record in records
+        if data in record.task and record.metric == metric and record.site == site and f"mask={mask}" in record.method
+    ]
+    return mean(found)
+
+
+def masked_lines(records: Sequence[Record], data: str, mask: str, published: str, share: float) -> Iterator[Line]:
+    """Share masked, F1 and divergence under the hard masks of the last state."""
+    kept, before, after, caused, agreed = (
+        figure(records, data, mask, metric) for metric in ("kept", "f1_before", "f1_after", "divergence", "agreement")
+    )
+    shown = (
+        f"{100 * (1 - kept):.1f} %, F1 {100 * before:.1f} -> {100 * after:.1f}, KL {caused:.3f}, agreement {agreed:.3f}"
+    )
+    wanted = f">= {100 * share:.1f} % masked, F1 at most .5 points lower, KL <= .1"
+    reached = 1 - kept >= share and after >= before - 0.005 and caused <= 0.1
+    yield f"{data}, {mask}, last state", published, shown, wanted, reached
+
+
+def two_class_line(records: Sequence[Record]) -> Line:
+    """The row of the prototype."""
+    kept, caused, agreed = (figure(records, "sst2", "inputs", metric) for metric in ("kept", "divergence", "agreement"))
+    seconds = mean(
+        record.cost["fit_seconds"]
+        for record in records
+        if "sst2" in record.task and "mask=inputs" in record.method and record.metric == "kept"
+    )
+    shown = f"{100 * (1 - kept):.1f} % masked, KL {caused:.3f}, agreement {agreed:.3f}, fitted in {seconds:.0f} s"
+    reached = kept <= 0.3 and caused <= 0.1 and agreed >= 0.95 and seconds <= 360
+    wanted = ">= 70 % masked, KL <= .1, agreement >= .95, fitted within 360 s"
+    return "sst2, inputs, margin .1", "prototype: 60 %, .09, .95 after 386 s", shown, wanted, reached
+
+
+def sentiment_line(kept: Mapping[str, Sequence[float]]) -> Line:
+    """The U over the words' own sentiments."""
+    means = [mean(kept[name]) for name in SENTIMENTS]
+    left, right = means[:3], means[:1:-1]
+    reached = all(strong > weak for side in (left, right) for strong, weak in pairwise(side))
+    shown = " ".join(f"{value:.1f}" for value in means)
+    return (
+        "states that keep a word, by its sentiment",
+        "8.6 7.0 5.3 7.3 9.0 of 14",
+        shown,
+        "strong > weak > neutral",
+        reached,
+    )
+
+
+def stability_line(bench: Bench, method: Method, seeds: int, rows: int = 200) -> Line:
+    """Rank correlation, text by text, between fits of one model at several seeds."""
+    task = bench.task()
+    batch = task.data["valid"][:rows]
+    scores = [_fit(bench, method, seed)(batch).scores for seed in range(seeds)]
+    found = []
+    for first, second in combinations(scores, 2):
+        for row in range(len(batch)):
+            inside = batch.maskable[row]
+            found.append(float(spearmanr(first[row, inside], second[row, inside]).statistic))
+    known = [value for value in found if value == value]
+    shown = f"{mean(known):.3f} over {seeds} fits, {len(batch)} texts"
+    return "rank correlation between seeds", '"stable"', shown, ">= .8", mean(known) >= 0.8
+
+
+def _fit(bench: Bench, method: Method, seed: int) -> Explainer:
+    """The method fitted at a seed of its own to the bench's model; kept in the run's store."""
+    from diffmask.bench import explainer_artefact, restore
+    from diffmask.recipe import digest_of
+
+    if seed == bench.seed:
+        return bench.explainer(method)
+    explainer = method.build(bench.task(), seed)
+
+    def make() -> Any:
+        method.teach(explainer, bench.task(), seed)
+        return explainer_artefact(explainer)
+
+    digest = digest_of(["fit", bench.task_digest(), method.digest, seed])
+    bench.store.get_or_make("fit", digest, make, lambda found: restore(explainer, found))
+    return explainer
+
+
+def draw_means(kept: Mapping[str, Sequence[float]], title: str, file: Path) -> None:
+    """A bar for each group of words, with the standard error of its mean."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure(figsize=(6.4, 3.2), layout="constrained")
+    axes = drawing.add_subplot()
+    names = [name for name in kept if len(kept[name]) > 1]
+    errors = [torch.tensor(kept[name]).std().item() / len(kept[name]) ** 0.5 for name in names]
+    axes.bar(range(len(names)), [mean(kept[name]) for name in names], yerr=errors, color="#4477aa", capsize=3)
+    axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    axes.set_ylabel("states that keep the word")
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    drawing.savefig(file, dpi=150)
+
+
+def draw_sentence(bench: Bench, methods: Sequence[Method], file: Path) -> None:
+    """One sentence, word by word: DiffMask's layers, and beside them the other methods."""
+    from matplotlib.figure import Figure
+
+    task: Any = bench.task()
+    task.model.set_attn_implementation("eager")
+    ours = [bench.explainer(method)(SENTENCE) for method in methods]
+    others: dict[str, Method] = {
+        "IG": IntegratedGradient(n_steps=50),
+        "attention": Attention(),
+        "Schulz": Bottleneck(),
+        "Guan": Noise(),
+    }
+    columns = {name: method.fit(task, bench.seed)(SENTENCE).scores.abs() for name, method in others.items()}
+    words = ours[0].words
+    drawing = Figure(figsize=(3.2 * len(ours) + 3, 1.2 + 0.27 * len(words)), layout="constrained")
+    axes = drawing.subplots(1, len(ours) + 1, sharey=True)
+    for axis, explanation, method in zip(axes, ours, methods, strict=False):
+        axis.imshow(explanation.by_layer.T, aspect="auto", cmap="Oranges", vmin=0, vmax=1)
+        axis.set_xticks(range(len(explanation.layers)), ["E", *map(str, range(1, len(explanation.layers)))])
+        axis.set_title(f"DiffMask, {method.to_dict()['mask']}", fontsize=10)
+    shares = torch.stack([column / column.max().clamp(min=1e-12) for column in columns.values()], dim=1)
+    axes[-1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, vmax=1)
+    axes[-1].set_xticks(range(len(columns)), list(columns), rotation=30, ha="right")
+    axes[-1].set_title("as shares of the largest", fontsize=10)
+    axes[0].set_yticks(range(len(words)), words)
+    drawing.suptitle(f"The model says {ours[0].prediction}.", x=0.01, ha="left", fontsize=11)
+    drawing.savefig(file, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--experiment", type=Path, default=Path("experiments/sst.yaml"))
+    parser.add_argument("--tagger", type=Path, default=Path("../shared/data/pos"))
+    parser.add_argument("--seeds", type=int, default=3, help="fits whose scores are correlated")
+    asked = parser.parse_args()
+    experiment = Experiment.read(asked.experiment)
+    records = read_jsonl(asked.run / "records.jsonl")
+    five, two = (Bench(Store(asked.run / "store"), recipe, experiment.seeds[0]) for recipe in experiment.tasks)
+    inputs = next(method for method in experiment.methods if isinstance(method, DiffMask) and method.mask == "inputs")
+    folder = Path(five.recipe.to_dict()["data"].partition(":")[2])
+    sentences = list(trees(folder, "dev"))
+    explanations = five.explainer(inputs)([tree.text for tree in sentences])
+    kept = layers_kept(explanations, sentences)
+    by_sentiment: dict[str, list[float]] = defaultdict(list)
+    for word in kept:
+        by_sentiment[word.sentiment].append(word.states)
+    figures = asked.run / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    lines = [
+        *masked_lines(records, "sst5", "inputs", "46.3 %, F1 37.9 -> 38.3", 0.463),
+        *masked_lines(records, "sst5", "states", "67.6 %, F1 -> 38.9", 0.676),
+        two_class_line(records),
+        sentiment_line(by_sentiment),
+        stability_line(two, inputs, asked.seeds),
+    ]
+    print("| figure | published | measured | must reach | reached |\n|---|---|---|---|---|")
+    for *cells, reached in lines:
+        print(f"| {' | '.join(cells)} | {'yes' if reached else 'NO'} |")
+    draw_means(
+        {name: by_sentiment[name] for name in SENTIMENTS}, "By the word's own sentiment", figures / "sentiment.png"
+    )
+    if asked.tagger.is_dir():
+        by_tag: dict[str, list[float]] = defaultdict(list)
+        for word, tag in zip(kept, parts_of_speech(sentences, asked.tagger), strict=True):
+            by_tag[tag].append(word.states)
+        ordered = dict(sorted(by_tag.items(), key=lambda item: -mean(item[1])))
+        print("\n| part of speech | words | states that keep it |\n|---|---|---|")
+        for tag, states in ordered.items():
+            print(f"| {tag} | {len(states)} | {mean(states):.2f} |")
+        draw_means(ordered, "By part of speech", figures / "part_of_speech.png")
+    draw_sentence(two, experiment.methods, figures / "sentence.png")
+    print(f"\nfigures: {figures}")
+
+
+if __name__ == "__main__":
+    main()
