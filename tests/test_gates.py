@@ -79,3 +79,13 @@ def test_the_gates_of_a_given_probability_are_open_with_it(temperature: float) -
     wanted = torch.tensor([0.001, 0.3, 0.5, 0.97])
     gates = HardConcrete.opening(wanted.log(), temperature)
     torch.testing.assert_close(gates.open(), wanted)
+
+
+def test_gates_kept_alive_are_drawn_within_bounds_and_pass_a_gradient() -> None:
+    logits = torch.tensor([-20.0, 0.0, 20.0], requires_grad=True)
+    gates = HardConcrete(logits, 0.2).alive(0.05)
+    torch.testing.assert_close(gates.open(), torch.tensor([0.05, HardConcrete(logits, 0.2).open()[1].item(), 0.95]))
+    gates.sample(torch.Generator().manual_seed(0))
+    gates.log_open().sum().backward()
+    assert logits.grad is not None
+    assert logits.grad[0].item() == pytest.approx(1.0, abs=1e-3)

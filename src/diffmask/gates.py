@@ -29,6 +29,15 @@ class HardConcrete:
         logit = inside - torch.log(-torch.expm1(inside))
         return HardConcrete(logit + temperature * math.log(-shut.low / shut.high), temperature)
 
+    def alive(self, least: float) -> "HardConcrete":
+        """The same gates with P(z > 0) held within [least, 1 - least], and gradients as if it were not.
+
+        A gate that is all but shut, or open, is always drawn so and passes no gradient: it could not come back.
+        """
+        exact = self.log_open()
+        held = exact.clamp(math.log(least), math.log1p(-least))
+        return HardConcrete.opening(exact + (held - exact).detach(), self.temperature)
+
     def sample(self, source: torch.Generator | None = None) -> Float[Tensor, "*gate"]:
         """One differentiable draw of each gate."""
         return self.at(torch.rand(self.logits.shape, generator=source, dtype=self.logits.dtype))

@@ -13,7 +13,8 @@ from diffmask.constraint import Controller, Multiplier
 from diffmask.diagnostics import diagnose, report
 from diffmask.errors import RecipeError
 from diffmask.explainer import Method
-from diffmask.mask import MaskExplainer
+from diffmask.gates import HardConcrete
+from diffmask.mask import MaskExplainer, States
 from diffmask.probe import Probe, SiteStatistics, mask_state, site_statistics
 from diffmask.task import Task
 from diffmask.training import endless, generator, seeded, track
@@ -55,9 +56,11 @@ class DiffMask(Method):
     gradients; at 0.2, as published, draws are all but 0 or 1 and few pass a gradient."""
     anneal: float = 0.8
     """Share of the fit after which the temperature is at its end."""
+    explore: float = 0.03
+    """Least probability with which a fit draws a token kept, and erased, whatever it has learned; 0: none."""
     start: float = 0.5
     """Probability that a token is kept, seen from the last site, before anything is learned."""
-    reach: tuple[float, float] = (4.0, 10.0)
+    reach: tuple[float, float] = (6.0, 10.0)
     """How far a probe can move a gate's logit, at the start and from the settling of the margin on.
 
     The first is at least twice the logit that a fit starts from."""
@@ -67,9 +70,9 @@ class DiffMask(Method):
     """Of the multiplier's logarithm on the relative violation: integral and proportional."""
     floor: tuple[float, float] = (0.1, 0.1)
     """Smallest multiplier, at the start and from the settling on, in units of the one below which all is masked."""
-    first_multiplier: float = 3.0
+    first_multiplier: float = 1.0
     """In the same units."""
-    steps: int = 450
+    steps: int = 400
     batch_size: int = 32
     length_pool: int = 8
     """Minibatches' worth of rows that are sorted by length before they are cut, to compute little padding; 1: none."""
@@ -77,7 +80,7 @@ class DiffMask(Method):
     """How many sites, drawn at random, one clean pass serves."""
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 2e-3
     statistics_rows: int = 512
     """Training rows that the sites' means and deviations are taken from."""
 
@@ -165,7 +168,7 @@ class _Fit:
         answer, states = self.task.trace(batch)
         self.optimizer.zero_grad()
         for site in self._draw_sites():
-            gates = self.explainer.gates(states, site)
+            gates = self._gates(states, site)
             edits = self.explainer.edits(site, gates.sample(self.source), batch.maskable)
             masked = self.task.resume(batch, states, edits)
             caused = divergence(answer, masked).mean()
@@ -174,6 +177,10 @@ class _Fit:
             ((kept + weight * caused) / (1 + weight)).backward()
             self._note_need(site, kept.item(), caused.item())
         self.optimizer.step()
+
+    def _gates(self, states: States, site: str) -> HardConcrete:
+        gates = self.explainer.gates(states, site)
+        return gates.alive(self.method.explore) if self.method.explore else gates
 
     def _schedule(self, progress: float) -> None:
         """Learning rate: a short rise, then half a cosine. Reach and temperature: geometrically, first to last."""
