@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from diffmask import __version__
-from diffmask.cli import explain, fit, listing, report, run, train
+from diffmask.cli import demo, explain, fit, listing, report, run, train
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("fit")(fit.fit)
 app.command("explain")(explain.explain)

@@ -1,5 +1,6 @@
 """The heat map as a piece of HTML."""
 
+from collections.abc import Sequence
 from html import escape
 
 from diffmask.display.grid import Grid
@@ -21,6 +22,19 @@ def render(grid: Grid) -> str:
     return (
         f'<div class="diffmask"><style>{STYLE}</style><p>{escape(grid.title)}</p>{table}'
         f"<p>{escape(grid.verdict)}</p></div>"
+    )
+
+
+def document(title: str, grids: Sequence[Grid]) -> str:
+    """A page of its own with several heat maps, light or dark as its reader prefers."""
+    parts = "\n".join(f"<section>{render(grid)}</section>" for grid in grids)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title></head>"
+        f'<body style="max-width:60rem;margin:2rem auto;padding:0 1rem;overflow-x:auto"><h1>{escape(title)}</h1>\n'
+        f"{parts}\n</body></html>\n"
     )
 
 

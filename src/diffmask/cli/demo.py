@@ -1,0 +1,35 @@
+"""`diffmask demo`: the main job on what comes with the install."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the classifier, the explainer and the page.")] = Path(
+        "runs/demo"
+    ),
+    rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 1600,
+    steps: Annotated[int, typer.Option(help="Steps of DiffMask's fit.")] = 150,
+) -> None:
+    """Fine-tune the packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences.
+
+    Opens with the answer: which words were needed, until which layer, and whether the predictions survive without the
+    rest. Kill it and run it again: it goes on where it was.
+
+    Example: diffmask demo --out runs/demo
+    """
+    from diffmask.cli.screen import show_log
+    from diffmask.demo import run_demo
+    from diffmask.display.page import document
+    from diffmask.record import write_text
+
+    show_log(quiet=False)
+    found = run_demo(out, rows=rows, steps=steps)
+    print(f"\n{found.accuracy:.1%} of held-out reviews are classified right.\n")
+    print("\n\n".join(found.answer()), "\n")
+    found.explanations[0].show()
+    page = out / "sentences.html"
+    write_text(page, document("What the classifier needs", [one.grid() for one in found.explanations]))
+    print(f"\nheat maps of all sentences: {page}")

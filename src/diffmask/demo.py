@@ -1,0 +1,69 @@
+"""The main job on what comes with the install: a real encoder, real reviews, an explainer, ten held-out sentences."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffmask.bench import Bench
+from diffmask.data.tables import Example
+from diffmask.explanation import Explanation, HardMask
+from diffmask.methods.diffmask import DiffMask
+from diffmask.store import Store
+from diffmask.tasks.recipes import FineTunedTask
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What was trained, fitted and explained."""
+
+    accuracy: float
+    """Of the classifier on held-out reviews."""
+    explanations: list[Explanation]
+    checks: list[HardMask]
+    """Of each explanation: what the model says without the words it is said not to need."""
+
+    def answer(self) -> list[str]:
+        """Lines for a reader in a hurry: which words were needed, until which layer, and whether that holds."""
+        survived = sum(
+            check.prediction.label == explanation.prediction.label
+            for check, explanation in zip(self.checks, self.explanations, strict=True)
+        )
+        gone = sum(len(check.kept) - sum(check.kept) for check in self.checks)
+        words = sum(len(check.kept) for check in self.checks)
+        first = (
+            f"{gone} of the {words} words in {len(self.checks)} held-out sentences were erased, "
+            f"and {survived} of the {len(self.checks)} predictions survived."
+        )
+        return [first, *(_line(*pair) for pair in zip(self.explanations, self.checks, strict=True))]
+
+
+def run_demo(folder: Path, *, rows: int = 1600, steps: int = 150, sentences: int = 10, seed: int = 0) -> Demo:
+    """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
+    recipe = FineTunedTask(rows=rows, epochs=1)
+    bench = Bench(Store(folder / "store"), recipe, seed)
+    explainer = bench.explainer(DiffMask(mask="inputs", margin=0.1, steps=steps))
+    held_out = _readable(recipe.dataset().test)[:sentences]
+    explanations = [explainer(example.text) for example in held_out]
+    accuracy = bench.task().quality(bench.task().data["test"])
+    return Demo(accuracy, explanations, [explanation.hard_mask() for explanation in explanations])
+
+
+def _readable(examples: list[Example]) -> list[Example]:
+    """Sentences of a length that fits a screen."""
+    return [example for example in examples if 8 <= len(example.text.split()) <= 16]
+
+
+def _line(explanation: Explanation, check: HardMask) -> str:
+    """One sentence: what the model says, the words it needs to the last layer, and those it drops on the way."""
+    last = [word for word, kept in zip(explanation.words, check.kept, strict=True) if kept]
+    dropped = explanation.dropped_at()
+    on_the_way = [
+        f"{word} (until {layer})"
+        for word, layer in zip(explanation.words, dropped, strict=True)
+        if layer not in (None, explanation.layers[0])
+    ]
+    way = f"; on the way also {', '.join(on_the_way)}" if on_the_way else ""
+    return (
+        f"{explanation.prediction}: {explanation.text}\n"
+        f"    needs {', '.join(last) or 'no word'}{way}\n"
+        f"    without the rest: {check.prediction}, a change of {check.divergence:.3f} nats"
+    )
