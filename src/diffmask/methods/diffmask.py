@@ -66,7 +66,7 @@ class DiffMask(Method):
     The first is at least twice the logit that a fit starts from."""
     settle: float = 0.3
     """Share of the fit after which the margin is the one asked for; until then it shrinks from the first divergence."""
-    gains: tuple[float, float] = (0.1, 2.0)
+    gains: tuple[float, float] = (0.05, 2.0)
     """Of the multiplier's logarithm on the relative violation: integral and proportional."""
     floor: tuple[float, float] = (0.1, 0.1)
     """Smallest multiplier, at the start and from the settling on, in units of the one below which all is masked."""
