@@ -50,11 +50,17 @@ class _Cluster(Workers):
 
 
 def _result(future: Any) -> Outcome | Failure:
-    """What the job gave; `perform` raises nothing, so that an error is dask's: a worker that died, a job lost."""
+    """What the job gave; `perform` raises nothing, so that an error is dask's: a worker that died or cannot read."""
+    from distributed import KilledWorker
+
     if future.status == "finished":
         return future.result()
     error = future.exception() if future.status == "error" else None
-    return Failure(f"the worker died ({type(error).__name__}: {error})" if error else f"job {future.status}", lost=True)
+    if isinstance(error, KilledWorker):
+        return Failure(f"the worker at {error.last_worker.address} died", lost=True)
+    if error is None:
+        return Failure(f"dask lost the job ({future.status})", lost=True)
+    return Failure(f"not begun: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,8 @@ def perform(job: Job) -> Outcome | Failure:
             seconds = None if was_there else time.perf_counter() - start
         except Exception as error:
             traceback.print_exc()
-            return Failure(f"{type(error).__name__}: {error}")
+            said = str(error).strip().splitlines() or ["(nothing said)"]
+            return Failure(f"{type(error).__name__}: {said[0]}")
         told = tuple(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in warned))
     outcome = Outcome(records, seconds, told)
     write_json(job.outcome_file, asdict(outcome))
