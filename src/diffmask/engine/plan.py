@@ -9,7 +9,13 @@ from statistics import mean
 from diffmask.engine.schedule import Schedule
 from diffmask.graph import Address, Node
 
-PLURALS = {"task": "trainings", "fit": "fits", "measure": "measurements", "retrain": "retrainings"}
+PLURALS = {
+    "task": "trainings",
+    "fit": "fits",
+    "importance": "importances",
+    "score": "trainings on masked data",
+    "measure": "measurements",
+}
 
 
 @dataclass(frozen=True)
