@@ -62,7 +62,7 @@ def test_a_claim_that_shows_signs_of_life_is_waited_for(tmp_path: Path, monkeypa
     file.write_text("another-machine 1 token")
 
     class Clock:
-        """Time passes by sleeping; meanwhile the other machine shows that it lives, and ends after a thousand seconds."""
+        """Time passes by sleeping; meanwhile the other machine shows that it lives, for a thousand seconds."""
 
         now = 0.0
 
