@@ -52,7 +52,7 @@ def test_a_dry_run_prints_the_graph_and_does_nothing(tmp_path: Path) -> None:
     shown = runner.invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "--dry-run"])
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("missing") == 26
-    assert "2 trainings (0 done), 8 fits (0 done), 16 measurements (0 done)" in shown.output
+    assert "done: 0 of 2 trainings, 0 of 8 fits, 0 of 16 measurements" in shown.output
     assert not (tmp_path / "run").exists()
 
 

@@ -102,7 +102,7 @@ def test_the_forecast_is_work_over_workers_but_no_less_than_the_longest_chain(di
     # Four nodes of 2 s are left: 8 s for one worker; for four, three steps one after the other.
     assert plan_of(schedule, 1).seconds == 8.0
     assert plan_of(schedule, 4).seconds == 6.0
-    assert next(plan_of(schedule, 1).lines()) == "5 number (1 done)"
+    assert next(plan_of(schedule, 1).lines()) == "done: 1 of 5 number"
 
 
 def test_nodes_that_were_there_before_say_nothing_of_time(diamond: list[Number]) -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def show_log(quiet: bool) -> None:
     """Progress in plain lines; warnings without their source code."""
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s")
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
 
 
@@ -48,13 +50,15 @@ def show_failures(error: RunError, folder: Path) -> None:
     print(f"diffmask: {error}", file=sys.stderr)
 
 
-def view_for(quiet: bool) -> "View":
+def show_run(quiet: bool) -> "View":
     """A live view where somebody looks at a terminal; else lines in the log."""
     from diffmask.engine.live import LiveView
     from diffmask.engine.view import LogView
 
-    console = Console(file=sys.stderr)  # this very stream: while a node runs, standard error is its log
-    return LiveView(console) if console.is_terminal and not quiet else LogView()
+    console = Console(file=sys.stderr)  # this very stream: while a node runs here, standard error is its log
+    live = console.is_terminal and not quiet
+    show_log(quiet or live)
+    return LiveView(console) if live else LogView()
 
 
 def number(entry: dict[str, Any]) -> str:

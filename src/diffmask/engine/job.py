@@ -97,10 +97,13 @@ def _logged(job: Job) -> Iterator[list[warnings.WarningMessage]]:
         handler = logging.StreamHandler(stream)
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
         root.addHandler(handler)
+        before = root.level
+        root.setLevel(logging.INFO)
         try:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {job.node.label}")
             yield warned
         finally:
             for warning in warned:
                 print(f"{warning.category.__name__}: {warning.message}")
+            root.setLevel(before)
             root.removeHandler(handler)

@@ -19,7 +19,9 @@ from diffmask.engine.view import View, ending
 from diffmask.graph import Node
 
 SHOWN = 12
-"""Most lines of each sort."""
+"""Most lines of what runs, and of what failed."""
+NEXT = 4
+"""Lines of what waits."""
 
 
 class LiveView(View):
@@ -57,12 +59,14 @@ class LiveView(View):
 def drawing(schedule: Schedule, workers: int) -> Group:
     """The run as it stands."""
     table = Table.grid(padding=(0, 2))
+    for _ in range(3):
+        table.add_column(no_wrap=True, overflow="ellipsis")
     now = time.monotonic()
     # Copied first: the engine goes on while this is drawn.
     for address, since in islice(list(schedule.running.items()), SHOWN):
         table.add_row("runs", Text(schedule[address].label), duration(now - since))
     waiting = schedule.waiting
-    for node in waiting[: max(SHOWN - len(schedule.running), 1)]:
+    for node in waiting[:NEXT]:
         table.add_row("waits", Text(node.label, style="dim"), "")
     for verdict in islice(list(schedule.given_up.values()), SHOWN):
         table.add_row("failed", Text(f"{verdict.node.label}: {verdict.why}", style="red"), "")

@@ -32,15 +32,15 @@ class Plan:
 
     def lines(self) -> Iterator[str]:
         """The same for people."""
-        parts = [f"{count} {PLURALS.get(kind, kind)} ({self.done[kind]} done)" for kind, count in self.total.items()]
-        yield ", ".join(parts)
+        parts = [f"{self.done[kind]} of {count} {PLURALS.get(kind, kind)}" for kind, count in self.total.items()]
+        yield f"done: {', '.join(parts)}"
         if self.done != self.total:
             yield self.forecast()
 
     def forecast(self) -> str:
         """How long the rest will take."""
         if self.seconds is None:
-            return "how long it takes is known when a piece of each kind is finished"
+            return "how long it takes will be known when the first are done"
         without = f", not counting {self.unknown} pieces of a kind not seen yet" if self.unknown else ""
         return f"about {duration(self.seconds)} to go{without}"
 
