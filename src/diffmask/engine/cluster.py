@@ -1,5 +1,7 @@
 """Nodes on a dask cluster: one that is there, one on this machine, or one of Slurm jobs."""
 
+import logging
+import subprocess
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -79,18 +81,38 @@ class _OnDask(Engine):
             "distributed.scheduler.allowed-failures": 0,  # attempts are counted here
             "distributed.worker.daemon": False,  # a node may start processes
         }
-        with dask.config.set(settings), one_thread_for_children(), self._scheduler(folder, jobs) as scheduler:
-            client = Client(scheduler, timeout="30s")
+        with (
+            dask.config.set(settings),
+            one_thread_for_children(),
+            _log_of_dask(folder / "logs" / "dask.log"),
+            self._scheduler(folder, jobs) as scheduler,
+        ):
             try:
+                client = Client(scheduler, timeout="60s")
+            except OSError as error:
+                raise EngineError(f"no dask scheduler answers at {scheduler}: {error}") from None
+            with client:
                 yield _Cluster(client)
-            finally:
-                client.close()
 
     @abstractmethod
     @contextmanager
     def _scheduler(self, folder: Path, jobs: int) -> Iterator[Any]:
         """An address, or a cluster for the length of the block."""
         yield
+
+
+@contextmanager
+def _log_of_dask(file: Path) -> Iterator[None]:
+    """Within this block dask writes to a file what it says of its workers; what matters of it is told by the view."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    logger, handler = logging.getLogger("distributed"), logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    before, logger.handlers, logger.propagate = (logger.handlers, logger.propagate), [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before
+        handler.close()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +140,7 @@ class Dask(_OnDask):
             n_workers=min(self.workers, jobs),
             threads_per_worker=1,
             host="127.0.0.1",
-            dashboard_address=None,
-            worker_dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
         ) as cluster:
             yield cluster
 
@@ -146,8 +167,10 @@ class Slurm(_OnDask):
 
     @contextmanager
     def _scheduler(self, folder: Path, jobs: int) -> Iterator[Any]:
-        from dask_jobqueue.slurm import SLURMCluster
-
+        try:
+            from dask_jobqueue.slurm import SLURMCluster
+        except ImportError:
+            raise ExtraError("this engine needs dask-jobqueue: pip install 'diffmask[cluster]'") from None
         wanted = min(self.jobs, jobs)
         with SLURMCluster(
             queue=self.queue,
@@ -160,7 +183,18 @@ class Slurm(_OnDask):
             death_timeout=60,
             log_directory=str(folder / "logs" / "slurm"),
             job_script_prologue=["export OMP_NUM_THREADS=1"],
-            scheduler_options={"dashboard_address": None},
+            scheduler_options={"dashboard_address": ":0"},
         ) as cluster:
+            _refuse_what_slurm_refuses(cluster.job_script())
             cluster.adapt(minimum_jobs=wanted, maximum_jobs=wanted)
             yield cluster
+
+
+def _refuse_what_slurm_refuses(script: str) -> None:
+    """Ask Slurm whether it would take the job: a wrong queue is an error now, not a worker that never comes."""
+    try:
+        asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise EngineError("there is no sbatch here; start the run on a machine that may submit Slurm jobs") from None
+    if asked.returncode:
+        raise EngineError(f"Slurm refuses the job: {asked.stderr.strip()}")
