@@ -39,6 +39,7 @@ def run_experiment(
     target = Path(folder).resolve()
     start = time.perf_counter()
     store = Store(target / "store")
+    store.sweep()
     ran = (engine or Serial()).run(experiment.nodes(store), target, view)
     records = [replace(record, experiment=experiment.name) for record in ran.records]
     summary = summarise(records)

@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -86,6 +87,13 @@ class Store:
         except StoreError:
             return False
         return True
+
+    def sweep(self, hours: float = 24) -> None:
+        """Remove what writers left that were killed so many hours ago."""
+        for pattern in ("*/.writing-*", "*/.removing-*"):
+            for aside in self.root.glob(pattern):
+                if time.time() - aside.stat().st_mtime > hours * 3600:
+                    shutil.rmtree(aside, ignore_errors=True)
 
 
 def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:

@@ -13,9 +13,10 @@ def engine_named(name: str, choices: Mapping[str, Any]) -> Engine:
     """The engine of that name; choices that are none are left at their defaults, those that are not its own refused."""
     from dataclasses import fields
 
-    from diffmask.engine.cluster import Dask, Slurm
+    from diffmask.engine.cluster import Dask
     from diffmask.engine.processes import Processes
     from diffmask.engine.serial import Serial
+    from diffmask.engine.slurm import Slurm
 
     engines: dict[str, type[Engine]] = dict(zip(NAMES, (Serial, Processes, Dask, Slurm), strict=True))
     if name not in engines:
