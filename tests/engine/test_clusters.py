@@ -1,6 +1,7 @@
 """Dask on loopback and a real Slurm: the same numbers as one process, whoever is killed on the way."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,10 @@ def test_slurm_gives_the_same_numbers_whoever_is_killed(experiment: Path, alone:
     with slurm.slurm(tmp_path / "slurm") as environment:
         command = [*command_for(experiment, folder), *options.split()]
         killed = run_with_kills(command, folder, ["worker", "driver"], 0, environment)
+        elsewhere = [*command_for(experiment, tmp_path / "refused"), *options.replace("main", "none").split()]
+        refused = subprocess.run(elsewhere, env=environment, capture_output=True, text=True, timeout=600)
     assert not killed.lost and killed.starts == 2
     assert numbers(folder) == numbers(alone)
     assert artefacts(folder / "store") == artefacts(alone / "store")
+    assert refused.returncode == 2
+    assert "Slurm refuses the job" in refused.stderr and "invalid partition" in refused.stderr

@@ -65,7 +65,7 @@ def slurm(home: Path) -> Iterator[Mapping[str, str]]:
     host = socket.gethostname().split(".")[0]
     ports = {"controller_port": free_port(), "node_port": free_port()}
     config = home / "slurm.conf"
-    config.write_text(CONFIG.format(home=home, host=host, user=getpass.getuser(), cpus=cores(), **ports))
+    config.write_text(CONFIG.format(home=home, host=host, user=getpass.getuser(), cpus=max(2, cores()), **ports))
     environment = {**os.environ, "PATH": SYSTEM_PATH, "SLURM_CONF": str(config)}
     munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={home / 'munge.socket'}"]
     munged += [f"--{name}-file={home / f'munged.{name}'}" for name in ("pid", "log", "seed")]

@@ -31,7 +31,7 @@ class _Cluster(Workers):
         self._attempts = 0
 
     def count(self) -> int:
-        return sum(self._client.nthreads().values())
+        return len(self._client.nthreads())
 
     def start(self, job: Job) -> None:
         self._attempts += 1
