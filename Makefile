@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint toy bench clean
+.PHONY: demo test test-slow lint toy bench kills clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ bench: $(VENV)/installed ## speed and quality, ratios in one run
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/guan.py
 	$(BIN)/python benchmarks/controllers.py
+
+kills: $(VENV)/installed ## twenty kills of workers and drivers, on dask and on a real Slurm
+	$(BIN)/python benchmarks/kills.py
 
 clean:
 	rm -rf $(VENV) runs

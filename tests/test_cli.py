@@ -46,6 +46,31 @@ def test_a_run_writes_its_files_and_the_report_can_be_made_again(tmp_path: Path)
     assert (out / "report.html").read_text() == page
 
 
+def test_a_dry_run_prints_the_graph_and_does_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump(SMALL))
+    shown = runner.invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "--dry-run"])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("missing") == 26
+    assert "done: 0 of 2 trainings, 0 of 8 fits, 0 of 16 measurements" in shown.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_which_a_part_fails_ends_with_an_error_after_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise ArithmeticError("no such erasure")
+
+    monkeypatch.setattr("diffmask.methods.exact_erasure.ExactErasure.build", refuse)
+    file = tmp_path / "small.yaml"
+    file.write_text(yaml.safe_dump({**SMALL, "methods": ["random", "exact-erasure"]}))
+    ran = runner.invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "seeds=[0]"])
+    assert ran.exit_code == 1
+    assert "js to truth" in ran.output
+    assert "ArithmeticError: no such erasure" in ran.output
+
+
 def test_a_mistake_is_one_line_on_standard_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from diffmask.errors import RecipeError
+from diffmask.errors import RecipeError, RunError
 from diffmask.experiment import Experiment
 from diffmask.graph import FitNode, MeasureNode, TrainNode
 from diffmask.record import read_jsonl
@@ -87,12 +87,13 @@ def numbers(folder: Path) -> list[tuple[str, str, str, float, int]]:
     return [(record.method, record.site, record.metric, record.value, record.seed) for record in found]
 
 
-def test_killed_and_run_again_it_goes_on_and_gives_the_same_numbers(file: Path, tmp_path: Path, finished: Path) -> None:
-    command = [sys.executable, "-m", "diffmask", "run", str(file), "--out", str(tmp_path / "run")]
+@pytest.mark.parametrize("engine", ["serial", "processes"])
+def test_killed_and_run_again_it_goes_on_and_gives_the_same_numbers(
+    engine: str, file: Path, tmp_path: Path, finished: Path
+) -> None:
+    command = [sys.executable, "-m", "diffmask", "run", str(file), "--out", str(tmp_path / "run"), "--engine", engine]
     store = tmp_path / "run" / "store"
-    # Sums on two threads round otherwise than on the one thread of this process.
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=one_thread)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not list(store.glob("fit/*")):
         time.sleep(0.01)
@@ -100,9 +101,29 @@ def test_killed_and_run_again_it_goes_on_and_gives_the_same_numbers(file: Path, 
     process.wait()
     kept = {path: path.stat().st_mtime_ns for path in store.glob("*/*/artefact.json")}
     assert kept
-    subprocess.run(command, check=True, capture_output=True, env=one_thread)
+    subprocess.run(command, check=True, capture_output=True)
     assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
     assert numbers(tmp_path / "run") == numbers(finished)
+
+
+def test_what_fails_is_said_and_the_rest_is_measured_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise ArithmeticError("no such erasure")
+
+    monkeypatch.setattr("diffmask.methods.exact_erasure.ExactErasure.build", refuse)
+    small = {**SMALL, "seeds": [0], "methods": ["random", "exact-erasure"]}
+    with pytest.raises(
+        RunError, match=r"1 failed; 2 that build.*\n  fit exact-erasure on toy.*: ArithmeticError: no such"
+    ) as told:
+        run_experiment(Experiment.from_dict(small), tmp_path)
+    assert "log: " in str(told.value)
+    assert {record.method for record in read_jsonl(tmp_path / "records.jsonl")} == {"model", "random"}
+    assert "random" in (tmp_path / "report.html").read_text()
+    monkeypatch.undo()
+    run_experiment(Experiment.from_dict(small), tmp_path)
+    assert {record.method for record in read_jsonl(tmp_path / "records.jsonl")} == {"model", "random", "exact-erasure"}
 
 
 def test_a_damaged_artefact_is_built_again_with_the_same_numbers(tmp_path: Path) -> None:

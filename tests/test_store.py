@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,18 @@ def test_whoever_writes_second_leaves_the_first_in_place(store: Store) -> None:
     write(folder, "fit", "abc", Artefact({}, {"note": "late"}))
     assert read(folder, "fit").values["note"] == "kept"
     assert len(list(folder.parent.iterdir())) == 1
+
+
+def test_what_killed_writers_left_is_swept_once_it_is_old(store: Store) -> None:
+    store.get_or_make("fit", "abc", lambda: ARTEFACT)
+    old, new = store.root / "fit" / ".writing-old", store.root / "fit" / ".writing-new"
+    for aside in (old, new):
+        aside.mkdir()
+        (aside / "tensors.safetensors").write_bytes(b"half")
+    os.utime(old, (0, 0))
+    os.utime(store.path("fit", "abc"), (0, 0))
+    store.sweep()
+    assert not old.exists() and new.exists() and store.has("fit", "abc")
 
 
 def test_the_note_is_plain_json(store: Store) -> None:

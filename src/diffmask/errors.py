@@ -36,6 +36,14 @@ class StoreError(DiffMaskError, OSError):
     """An artefact that is missing, truncated or not ours."""
 
 
+class EngineError(DiffMaskError, RuntimeError):
+    """Workers that cannot be had, or that are gone."""
+
+
+class RunError(DiffMaskError, RuntimeError):
+    """A run of which a part failed; what was finished is kept and reported."""
+
+
 class InputWarning(UserWarning):
     """An input of which only a part is explained."""
 

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 
 from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation
@@ -11,16 +10,19 @@ from diffmask.recipe import digest_of
 from diffmask.record import Record, record_from
 from diffmask.store import Artefact
 
+Address = tuple[str, str]
+"""Kind and digest of an artefact."""
+
 
 @dataclass(frozen=True)
 class Node(ABC):
-    """One piece of work on one task at one seed."""
+    """One piece of work on one task at one seed: a small value that travels to whoever does it."""
 
     bench: Bench = field(repr=False)
 
     @property
     @abstractmethod
-    def address(self) -> tuple[str, str]:
+    def address(self) -> Address:
         """Kind and digest of the artefact it makes."""
 
     @property
@@ -32,9 +34,18 @@ class Node(ABC):
     def run(self) -> list[Record]:
         """Make the artefact unless it is there; the numbers it holds, if any."""
 
-    @cached_property
-    def was_done(self) -> bool:
-        """Whether its artefact was there when first asked."""
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """Artefacts it builds on. Those of other nodes are waited for; any other it makes itself."""
+        return ()
+
+    @property
+    def place(self) -> str:
+        """Task and seed, for people."""
+        return f"{self.bench.recipe.label}, seed {self.bench.seed}"
+
+    def is_done(self) -> bool:
+        """Whether its artefact is there."""
         return self.bench.store.has(*self.address)
 
 
@@ -43,14 +54,14 @@ class TrainNode(Node):
     """Train the task's model, and see how good it is."""
 
     @property
-    def address(self) -> tuple[str, str]:
+    def address(self) -> Address:
         """The trained task."""
         return "task", self.bench.task_digest()
 
     @property
     def label(self) -> str:
         """Task and seed."""
-        return f"train {self.bench.recipe.label}, seed {self.bench.seed}"
+        return f"train {self.place}"
 
     def run(self) -> list[Record]:
         """The task's own score of the unmasked model on held-out rows."""
@@ -77,14 +88,19 @@ class FitNode(Node):
     method: Method
 
     @property
-    def address(self) -> tuple[str, str]:
+    def address(self) -> Address:
         """The fitted explainer."""
         return "fit", self.bench.fit_digest(self.method)
 
     @property
     def label(self) -> str:
-        """Method."""
-        return f"fit {self.method.label}"
+        """Method, task and seed."""
+        return f"fit {self.method.label} on {self.place}"
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """The trained task."""
+        return (("task", self.bench.task_digest()),)
 
     def run(self) -> list[Record]:
         """Nothing is measured here."""
@@ -100,14 +116,19 @@ class MeasureNode(Node):
     evaluation: Evaluation
 
     @property
-    def address(self) -> tuple[str, str]:
+    def address(self) -> Address:
         """The records."""
         return "measure", digest_of(["measure", self.bench.fit_digest(self.method), self.evaluation.digest])
 
     @property
     def label(self) -> str:
-        """Evaluation and method."""
-        return f"{self.evaluation.label} of {self.method.label}"
+        """Evaluation, method, task and seed."""
+        return f"{self.evaluation.label} of {self.method.label} on {self.place}"
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """The fitted explainer."""
+        return (("fit", self.bench.fit_digest(self.method)),)
 
     def run(self) -> list[Record]:
         """The evaluation's numbers."""

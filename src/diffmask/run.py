@@ -2,6 +2,7 @@
 
 import platform
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -9,32 +10,72 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.bench import Bench
-from diffmask.engine import run_serial
+from diffmask.engine.base import Engine, schedule_of
+from diffmask.engine.job import Job
+from diffmask.engine.plan import plan_of
+from diffmask.engine.schedule import Verdict
+from diffmask.engine.serial import Serial
+from diffmask.engine.view import View
+from diffmask.errors import RunError
 from diffmask.evaluate.truth import by_site
 from diffmask.experiment import Experiment
+from diffmask.explainer import Method
 from diffmask.record import write_json, write_jsonl
 from diffmask.report import write_report
 from diffmask.statistics import summarise
 from diffmask.store import Store
+from diffmask.training import one_thread
 
 REPORTED = ("diffmask", "torch", "numpy", "safetensors", "transformers", "captum")
 
 
-def run_experiment(experiment: Experiment, folder: str | Path) -> list[dict[str, Any]]:
-    """Measure what is missing in `folder`, write every file anew, return the summary."""
-    target = Path(folder)
+def run_experiment(
+    experiment: Experiment, folder: str | Path, engine: Engine | None = None, view: View | None = None
+) -> list[dict[str, Any]]:
+    """Measure what is missing in `folder`, write every file anew, return the summary.
+
+    Where a part fails, the rest is measured and written all the same before the error says what failed and why.
+    """
+    target = Path(folder).resolve()
     start = time.perf_counter()
     store = Store(target / "store")
-    records = [replace(record, experiment=experiment.name) for record in run_serial(experiment.nodes(store))]
+    store.sweep()
+    ran = (engine or Serial()).run(experiment.nodes(store), target, view)
+    records = [replace(record, experiment=experiment.name) for record in ran.records]
     summary = summarise(records)
     write_jsonl(target / "records.jsonl", records)
     write_json(target / "summary.json", summary)
-    benches = [Bench(store, recipe, experiment.seeds[0]) for recipe in experiment.tasks]
-    write_json(target / "examples.json", [_example(bench, experiment) for bench in benches])
-    write_json(target / "diagnostics.json", [_diagnostics(bench, experiment) for bench in benches])
+    stood = _what_stands(experiment, store, failed=bool(ran.failures))
+    with one_thread():
+        write_json(target / "examples.json", [_example(bench, methods) for bench, methods in stood])
+        write_json(target / "diagnostics.json", [_diagnostics(bench, methods) for bench, methods in stood])
     write_json(target / "manifest.json", _manifest(experiment, time.perf_counter() - start))
     write_report(target)
+    if ran.failures:
+        raise RunError(_list_of(ran.failures, target))
     return summary
+
+
+def dry_lines(experiment: Experiment, folder: str | Path, engine: Engine) -> Iterator[str]:
+    """The graph, a node a line: done or missing, what it is, the artefact it makes, how many others it builds on."""
+    target = Path(folder).resolve()
+    schedule = schedule_of(experiment.nodes(Store(target / "store")), target)
+    for node in schedule.nodes:
+        state = "done   " if node.address in schedule.outcomes else "missing"
+        behind = f" <- {', '.join(map('/'.join, node.needs))}" if node.needs else ""
+        yield f"{state}  {node.label}  [{'/'.join(node.address)}{behind}]"
+    yield from plan_of(schedule, engine.size).lines()
+
+
+def _list_of(failures: Sequence[Verdict], folder: Path) -> str:
+    """What failed and why, with its log; what was left out because of it is counted."""
+    own = [failure for failure in failures if failure.after is None]
+    lines = [f"{len(own)} failed; {len(failures) - len(own)} that build on them were left out; the rest is kept"]
+    for failure in own:
+        left_out = sum(other.after == failure.node.address for other in failures)
+        behind = f" ({left_out} build on it)" if left_out else ""
+        lines.append(f"  {failure.node.label}: {failure.why}{behind}; log: {Job(failure.node, folder).log}")
+    return "\n".join(lines)
 
 
 def _manifest(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -58,22 +99,40 @@ def _version(package: str) -> str:
         return ""
 
 
-def _example(bench: Bench, experiment: Experiment, split: str = "test") -> dict[str, Any]:
+Stood = tuple[Bench, list[Method]]
+
+
+def _what_stands(experiment: Experiment, store: Store, failed: bool, split: str = "test") -> list[Stood]:
+    """The first seed's tasks, each with its methods; where something failed, only those of which there is a result."""
+    found = []
+    for recipe in experiment.tasks:
+        bench = Bench(store, recipe, experiment.seeds[0])
+        methods = [
+            method
+            for method in experiment.methods
+            if not failed or store.has("explain", bench.explain_digest(method, split))
+        ]
+        if not failed or store.has("task", bench.task_digest()):
+            found.append((bench, methods))
+    return found
+
+
+def _example(bench: Bench, methods: Sequence[Method], split: str = "test") -> dict[str, Any]:
     """The row that shows most: the first long one with something to find and something to leave out."""
     task = bench.task()
     batch = task.data[split]
     row = task.example(batch)
     words = task.describe(batch[row : row + 1])[0]
     bars = []
-    for method in experiment.methods:
+    for method in methods:
         attribution = bench.explained(method, split).attribution
         for site, scores in by_site(attribution, method, bench):
             bars.append({"method": method.label, "site": site, "scores": scores[row, : len(words)].tolist()})
     return {"task": bench.recipe.label, "title": task.title(batch[row : row + 1]), "words": words, "bars": bars}
 
 
-def _diagnostics(bench: Bench, experiment: Experiment) -> dict[str, Any]:
-    found = {method.label: bench.explainer(method).diagnostics for method in experiment.methods}
+def _diagnostics(bench: Bench, methods: Sequence[Method]) -> dict[str, Any]:
+    found = {method.label: bench.explainer(method).diagnostics for method in methods}
     return {
         "task": bench.recipe.label,
         "seed": bench.seed,

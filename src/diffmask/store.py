@@ -6,6 +6,8 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from diffmask.claim import claimed
 from diffmask.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -49,20 +52,33 @@ class Store:
     ) -> Artefact:
         """The artefact if it is here, whole and accepted; otherwise it is made, written and returned.
 
-        `accept` may use what was found, and refuses it with a StoreError.
+        `accept` may use what was found, and refuses it with a StoreError. Of several processes that ask at once one
+        makes it and the others wait.
         """
-        folder = self.path(kind, digest)
-        if folder.exists():
-            try:
-                found = read(folder, kind, digest)
-                accept(found)
+        found = self._find(kind, digest, accept, logging.DEBUG)
+        if found is not None:
+            return found
+        with claimed(self.root / "claims" / f"{kind}-{digest}"):
+            # Whoever held the claim before may have made it.
+            found = self._find(kind, digest, accept, logging.WARNING)
+            if found is not None:
                 return found
-            except StoreError as error:
-                logger.warning("%s; it is built again", error)
-                shutil.rmtree(folder)
-        artefact = make()
-        write(folder, kind, digest, artefact)
+            _remove(self.path(kind, digest))
+            artefact = make()
+            write(self.path(kind, digest), kind, digest, artefact)
         return artefact
+
+    def _find(self, kind: str, digest: str, accept: Callable[[Artefact], None], level: int) -> Artefact | None:
+        folder = self.path(kind, digest)
+        if not folder.exists():
+            return None
+        try:
+            found = read(folder, kind, digest)
+            accept(found)
+            return found
+        except StoreError as error:
+            logger.log(level, "%s; it is built again", error)
+            return None
 
     def has(self, kind: str, digest: str) -> bool:
         """Whether the artefact is here and whole."""
@@ -71,6 +87,13 @@ class Store:
         except StoreError:
             return False
         return True
+
+    def sweep(self, hours: float = 24) -> None:
+        """Remove what writers left that were killed so many hours ago."""
+        for pattern in ("*/.writing-*", "*/.removing-*"):
+            for aside in self.root.glob(pattern):
+                if time.time() - aside.stat().st_mtime > hours * 3600:
+                    shutil.rmtree(aside, ignore_errors=True)
 
 
 def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
@@ -96,6 +119,16 @@ def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
                 raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Take a damaged artefact away: gone at once, so that nobody reads what is left of it."""
+    aside = folder.with_name(f".removing-{uuid.uuid4().hex}")
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(aside)
 
 
 def read(folder: Path, kind: str, digest: str | None = None) -> Artefact:

@@ -1,18 +1,28 @@
 """What a person sees in the terminal."""
 
+import json
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
+from diffmask.errors import RunError
+
+if TYPE_CHECKING:
+    from diffmask.engine.view import View
+
 
 def show_log(quiet: bool) -> None:
     """Progress in plain lines; warnings without their source code."""
-    logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format="%(message)s")
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
 
 
@@ -31,6 +41,24 @@ def show_summary(summary: Sequence[dict[str, Any]]) -> None:
     # A table cut to a pipe's 80 columns cannot be read.
     console.width = console.width if console.is_terminal else 180
     console.print(table)
+
+
+def show_failures(error: RunError, folder: Path) -> None:
+    """What was finished all the same, then what failed."""
+    show_summary(json.loads((folder / "summary.json").read_text()))
+    print(f"\nreport: {folder / 'report.html'}")
+    print(f"diffmask: {error}", file=sys.stderr)
+
+
+def show_run(quiet: bool) -> "View":
+    """A live view where somebody looks at a terminal; else lines in the log."""
+    from diffmask.engine.live import LiveView
+    from diffmask.engine.view import LogView
+
+    console = Console(file=sys.stderr)  # this very stream: while a node runs here, standard error is its log
+    live = console.is_terminal and not quiet
+    show_log(quiet or live)
+    return LiveView(console) if live else LogView()
 
 
 def number(entry: dict[str, Any]) -> str:

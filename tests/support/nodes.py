@@ -1,0 +1,116 @@
+"""Nodes of milliseconds whose number is done by hand, and some that make trouble."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diffmask.bench import Bench
+from diffmask.graph import Address, Node
+from diffmask.recipe import digest_of
+from diffmask.record import Record
+from diffmask.store import Artefact, Store
+from diffmask.tasks.toy import ToyTask
+
+
+@dataclass(frozen=True)
+class Number(Node):
+    """`own` plus the numbers of its parents, each of which it makes itself if it must."""
+
+    own: int
+    parents: tuple["Number", ...] = ()
+
+    @property
+    def address(self) -> Address:
+        return "number", digest_of([type(self).__name__, self.own, [parent.address for parent in self.parents]])
+
+    @property
+    def label(self) -> str:
+        return f"number {self.own}, seed {self.bench.seed}"
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        return tuple(parent.address for parent in self.parents)
+
+    def value(self) -> int:
+        return int(self.bench.store.get_or_make(*self.address, self._make).values["value"])
+
+    def run(self) -> list[Record]:
+        return [Record(task="sum", method="number", site="", metric=str(self.own), value=float(self.value()), seed=0)]
+
+    def _make(self) -> Artefact:
+        total = self.own + sum(parent.value() for parent in self.parents)
+        self.trouble()
+        with (self.bench.store.root / "made").open("a") as made:
+            made.write(f"{self.own}\n")
+        return Artefact({}, {"value": total})
+
+    def trouble(self) -> None:
+        """None here."""
+
+    def first_time(self) -> bool:
+        """Whether this was never asked before, by whatever process."""
+        try:
+            (self.bench.store.root / f"asked-{self.own}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+class Raises(Number):
+    """Fails each time."""
+
+    def trouble(self) -> None:
+        print("about to fail")
+        raise ArithmeticError("cannot count that far")
+
+
+class RaisesOnce(Number):
+    """Fails the first time."""
+
+    def trouble(self) -> None:
+        if self.first_time():
+            raise ArithmeticError("not yet")
+
+
+class Dies(Number):
+    """Takes its worker with it each time."""
+
+    def trouble(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DiesOnce(Number):
+    """Takes its worker with it the first time."""
+
+    def trouble(self) -> None:
+        if self.first_time():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class Meets(Number):
+    """Is done only while another like it runs."""
+
+    other: int = field(default=0)
+
+    def trouble(self) -> None:
+        self.first_time()
+        deadline = time.monotonic() + 120
+        while not (self.bench.store.root / f"asked-{self.other}").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.other} never came")
+            time.sleep(0.01)
+
+
+def bench_in(folder: Path) -> Bench:
+    """A bench over the folder's store, of a task that nobody trains."""
+    store = Store(folder / "store")
+    store.root.mkdir(parents=True, exist_ok=True)
+    return Bench(store, ToyTask(rows=100, epochs=1), 0)
+
+
+def made(folder: Path) -> list[int]:
+    """The numbers that were made, in whatever order, one entry each time."""
+    return sorted(int(line) for line in (folder / "store" / "made").read_text().split())
