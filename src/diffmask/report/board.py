@@ -6,7 +6,7 @@ from typing import Any
 from diffmask.board import Board, Comparison, Curve, Measure
 from diffmask.report.cost_chart import cost_chart
 from diffmask.report.curves import curve_chart
-from diffmask.report.number import between, duration, shown
+from diffmask.report.number import amount, between, duration, shown
 from diffmask.report.page import asset, digest, environment
 from diffmask.report.payload import payload
 from diffmask.report.standing import is_baseline, standings
@@ -29,7 +29,8 @@ def render_board(board: Board) -> str:
 
     script, style = asset("board.js"), asset("board.css")
     page = environment()
-    page.filters |= {"shown": shown, "duration": duration, "level": level, "tabular": tabular}
+    page.filters |= {"shown": shown, "duration": duration, "amount": amount, "level": level}
+    page.filters |= {"tabular": tabular, "problems": problems}
     text = page.get_template("board.html").render(
         board=board,
         payload=payload(board),
@@ -85,6 +86,19 @@ def tabular(value: Any) -> bool:
     return (
         bool(rows) and all(isinstance(row, Mapping) and row for row in rows) and len({tuple(row) for row in rows}) == 1
     )
+
+
+def problems(diagnostics: Any) -> int:
+    """How many problems a fit found, however deep they stand.
+
+    >>> problems({"seed 0": {"embedding": {"margin": 0.1, "problems": {"blind": "it does not look"}}}})
+    1
+    """
+    if not isinstance(diagnostics, Mapping):
+        return 0
+    own = diagnostics.get("problems")
+    here = len(own) if isinstance(own, Mapping) else 0
+    return here + sum(problems(value) for name, value in diagnostics.items() if name != "problems")
 
 
 def _marked(drawings: Mapping[str, str]) -> Mapping[str, str]:

@@ -16,10 +16,15 @@ def cost_chart(board: Board, measure: Measure) -> str:
         for kind, method in enumerate(board.methods)
         if measure.name in method.estimates and "seconds" in method.cost
     ]
-    x = fitted([seconds for _, _, seconds, _ in known], LEFT, RIGHT, log=True)
+    # One scale of cost for all measures.
+    x = fitted([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT, log=True)
     up, down = (TOP, BOTTOM) if measure.better == "higher" else (BOTTOM, TOP)
     y = fitted([value for *_, found in known for value in (found.low, found.high)], down, up)
     taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12, 12) for _, _, seconds, found in known]
+    taken += [
+        (x(seconds) - 2, min(y(found.low), y(found.high)), 4, abs(y(found.low) - y(found.high)))
+        for _, _, seconds, found in known
+    ]
     points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
     return svg(
         frame(x, y, "seconds a text, logarithmic", duration) + points,
@@ -39,7 +44,7 @@ def _point(kind: int, name: str, at: float, found: Estimate, y: Axis, taken: lis
 
 def _place(name: str, x: float, y: float, taken: list[Box]) -> tuple[float, float]:
     """Where the name stands: the first place around the point that nothing else has taken."""
-    width = 6.6 * len(name)
+    width = 7.4 * len(name)
     around = [(x + 8, y - 8), (x - 8 - width, y - 8)]
     for step in range(1, 8):
         around += [(x + 8, y - 8 - 11 * step), (x - 8 - width, y - 8 - 11 * step)]

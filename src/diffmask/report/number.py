@@ -30,12 +30,23 @@ def between(low: float, high: float) -> str:
     return f"{shown(low)} to {shown(high)}"
 
 
+def amount(value: float) -> str:
+    """A count, which may be a mean.
+
+    >>> [amount(count) for count in (1.0, 19.25, 1234.0, 612.5)]
+    ['1', '19.2', '1,234', '612']
+    """
+    return f"{value:,.0f}" if value == round(value) else shown(value)
+
+
 def duration(seconds: float) -> str:
     """A time, in the unit a person would choose.
 
-    >>> [duration(time) for time in (0.0001, 0.014, 1.21, 95.2, 7300)]
-    ['0.1 ms', '14 ms', '1.2 s', '95 s', '2.0 h']
+    >>> [duration(time) for time in (0, 0.0001, 0.014, 1.21, 95.2, 7300)]
+    ['0', '0.1 ms', '14 ms', '1.2 s', '95 s', '2.0 h']
     """
+    if not seconds:
+        return "0"
     if seconds >= 3600:
         return f"{seconds / 3600:.1f} h"
     if seconds >= 600:

@@ -4,7 +4,7 @@ from diffmask.board import Board, Estimate, Measure
 from diffmask.report.chart import Axis, fitted
 from diffmask.report.standing import is_baseline
 
-WIDTH = 112
+WIDTH = 152
 
 
 def whiskers(board: Board, measure: Measure) -> dict[str, str]:
@@ -14,12 +14,12 @@ def whiskers(board: Board, measure: Measure) -> dict[str, str]:
         return {}
     axis = fitted([value for one in found.values() for value in (one.low, one.high)], 4, WIDTH - 4)
     chance = [found[method.name].mean for method in board.methods if is_baseline(method) and method.name in found]
-    line = f'<line class="chance" x1="{axis(chance[0])}" x2="{axis(chance[0])}" y1="0" y2="12"/>' if chance else ""
+    line = f'<line class="chance" x1="{axis(chance[0])}" x2="{axis(chance[0])}" y1="0" y2="16"/>' if chance else ""
     return {name: _drawn(one, axis, line) for name, one in found.items()}
 
 
 def _drawn(found: Estimate, axis: Axis, line: str) -> str:
     return (
-        f'<svg class="whisker" viewBox="0 0 {WIDTH} 12" aria-hidden="true">{line}'
-        f'<line x1="{axis(found.low)}" x2="{axis(found.high)}" y1="6" y2="6"/><circle cx="{axis(found.mean)}" cy="6" r="3"/></svg>'
+        f'<svg class="whisker" viewBox="0 0 {WIDTH} 16" aria-hidden="true">{line}'
+        f'<line x1="{axis(found.low)}" x2="{axis(found.high)}" y1="8" y2="8"/><circle cx="{axis(found.mean)}" cy="8" r="3.4"/></svg>'
     )

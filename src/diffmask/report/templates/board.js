@@ -48,7 +48,7 @@
     view.querySelectorAll(".word").forEach((word, i) => {
       const value = values[i] ?? 0;
       word.style.setProperty("--p", String(Math.abs(value) / 10));
-      word.classList.toggle("against", value < -20);
+      word.classList.toggle("against", value < -80);
       word.toggleAttribute("data-strong", Math.abs(value) >= 500);
       word.dataset.value = number(values[i], scores.scale);
       word.dataset.rank = ranks[i] + " of " + values.length;
