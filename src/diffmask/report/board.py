@@ -40,7 +40,9 @@ def render_board(board: Board) -> str:
             (title, Markup(curve_chart(board, group, title)), group) for title, group in curve_groups(board).items()
         ],
         costs=cost_columns(board),
-        cost_charts=[(measure.title, Markup(cost_chart(board, measure))) for measure in board.measures if _priced(board, measure)],
+        cost_charts=[
+            (measure.title, Markup(cost_chart(board, measure))) for measure in board.measures if _priced(board, measure)
+        ],
         comparisons={measure.name: _of(board.comparisons, measure) for measure in board.measures},
         between=between,
         is_baseline=is_baseline,

@@ -65,7 +65,9 @@ def frame(x: Axis, y: Axis, x_title: str, tick: Callable[[float], str]) -> str:
     for value in x.ticks:
         parts.append(f'<line class="grid" x1="{x(value)}" x2="{x(value)}" y1="{BOTTOM}" y2="{BOTTOM + 4}"/>')
         parts.append(f'<text class="tick" x="{x(value)}" y="{BOTTOM + 18}" text-anchor="middle">{tick(value)}</text>')
-    title = f'<text class="axis" x="{(LEFT + x.end) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_title)}</text>'
+    title = (
+        f'<text class="axis" x="{(LEFT + x.end) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_title)}</text>'
+    )
     return "".join(parts) + title
 
 

@@ -17,7 +17,7 @@ def cost_chart(board: Board, measure: Measure) -> str:
         if measure.name in method.estimates and "seconds" in method.cost
     ]
     # One scale of cost for all measures.
-    x = fitted([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT, log=True)
+    x = fitted([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
     up, down = (TOP, BOTTOM) if measure.better == "higher" else (BOTTOM, TOP)
     y = fitted([value for *_, found in known for value in (found.low, found.high)], down, up)
     taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12, 12) for _, _, seconds, found in known]
@@ -35,10 +35,11 @@ def cost_chart(board: Board, measure: Measure) -> str:
 def _point(kind: int, name: str, at: float, found: Estimate, y: Axis, taken: list[Box]) -> str:
     height = y(found.mean)
     left, baseline = _place(name, at, height, taken)
+    anchor = (at - 8, "end") if left < at else (left, "start")
     return (
         f'<g class="m{kind % 8}"><title>{escape(name)}</title>'
         f'<line class="whisker" x1="{at}" x2="{at}" y1="{y(found.low)}" y2="{y(found.high)}"/>{mark(kind, at, height)}'
-        f'<text class="name" x="{left}" y="{baseline}">{escape(name)}</text></g>'
+        f'<text class="name" x="{anchor[0]}" y="{baseline}" text-anchor="{anchor[1]}">{escape(name)}</text></g>'
     )
 
 

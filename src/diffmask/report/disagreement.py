@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import combinations
-from statistics import fmean, pstdev
+from math import sqrt
 
 
 def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
@@ -11,9 +11,9 @@ def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
     >>> disagreement([[3, 2, 1], [30, 20, 10]]), disagreement([[3, 2, 1], [1, 2, 3]]), disagreement([[1, 1], [1, 2]])
     (0.0, 2.0, None)
     """
-    ranked = [ranks(one) for one in scores if len(set(one)) > 1]
-    pairs = [_correlation(first, second) for first, second in combinations(ranked, 2)]
-    return round(1 - fmean(pairs), 3) if pairs else None
+    units = [_unit(ranks(one)) for one in scores if len(set(one)) > 1]
+    pairs = [sum(a * b for a, b in zip(*pair, strict=True)) for pair in combinations(units, 2)]
+    return round(1 - sum(pairs) / len(pairs), 3) if pairs else None
 
 
 def ranks(scores: Sequence[float]) -> list[float]:
@@ -35,6 +35,8 @@ def ranks(scores: Sequence[float]) -> list[float]:
     return found
 
 
-def _correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    together = fmean(a * b for a, b in zip(first, second, strict=True)) - fmean(first) * fmean(second)
-    return together / (pstdev(first) * pstdev(second))
+def _unit(values: Sequence[float]) -> list[float]:
+    """Centred and of length 1: the product of two such is their correlation."""
+    mean = sum(values) / len(values)
+    length = sqrt(sum((value - mean) ** 2 for value in values))
+    return [(value - mean) / length for value in values]

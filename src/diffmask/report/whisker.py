@@ -9,7 +9,9 @@ WIDTH = 152
 
 def whiskers(board: Board, measure: Measure) -> dict[str, str]:
     """By method's name: a line for the interval, a dot for the mean, a dashed line where the first baseline's mean is."""
-    found = {method.name: method.estimates[measure.name] for method in board.methods if measure.name in method.estimates}
+    found = {
+        method.name: method.estimates[measure.name] for method in board.methods if measure.name in method.estimates
+    }
     if not found:
         return {}
     axis = fitted([value for one in found.values() for value in (one.low, one.high)], 4, WIDTH - 4)
