@@ -33,6 +33,8 @@ COST = {
     "integrated-gradient": (50, 50, 1.21, 0.0), "leave-one-out": (19, 0, 0.16, 0.0), "captum:Lime": (50, 0, 0.43, 0.0),
     "diffmask": (1, 0, 0.014, 95.2), "input-x-gradient": (1, 1, 0.032, 0.0),
 }  # fmt: skip
+PARTICULAR = {("attention", "sufficiency"): 9.0, ("diffmask", "shortcut"): 0.0}
+"""Where a method does not stand where it usually does."""
 RATIOS = (0.05, 0.1, 0.2, 0.5)
 MEASURES = (
     Measure(name="comprehensiveness", title="Comprehensiveness", better="higher",
@@ -67,12 +69,13 @@ def synthetic_board(texts: int = 200, methods: int = 7, layers: int = 7, repeat:
     return Board(
         title="Which explanation of minilm on rotten-tomatoes can be believed?",
         verdict=(
-            "On 200 held-out reviews integrated-gradient, leave-one-out and diffmask beat random on every measure and cannot "
-            "be told apart; diffmask explains a text 86 times faster than integrated-gradient.",
-            "attention does not beat random on sufficiency. These measures erase words with [MASK], which the model has seen "
-            "in pre-training only; they say what the model reacts to, not what a person would find convincing.",
+            "On 200 held-out reviews integrated-gradient, leave-one-out and diffmask beat random on every measure, and "
+            "erasure cannot tell them apart; diffmask alone is best at finding planted shortcuts, and explains a text "
+            "86 times faster than integrated-gradient.",
+            "attention does not beat random on sufficiency. These measures erase words with [MASK], which the model "
+            "has seen in pre-training only; they say what the model reacts to, not what would convince a person.",
         ),
-        warnings=("Erased texts are out of distribution for this model: on random erasure it is 9 points less accurate.",),
+        warnings=("Erased texts are out of distribution: with random words erased accuracy falls by 9 points.",),
         measures=MEASURES,
         methods=[_method(name, per_row[name]) for name in names],
         comparisons=_comparisons(per_row),
@@ -118,7 +121,8 @@ def _gates(random: Random, weight: float, layers: int) -> list[float]:
 
 
 def _values(name: str, measure: Measure, rows: int, seed: int) -> list[float]:
-    quality, shared, own = 1 / (1 + NOISE[name]), Random(f"{measure.name}{seed}"), Random(f"{measure.name}{name}{seed}")
+    quality = 1 / (1 + PARTICULAR.get((name, measure.name), NOISE[name]))
+    shared, own = Random(f"{measure.name}{seed}"), Random(f"{measure.name}{name}{seed}")
     best, worst = {"higher": (0.6, 0.05), "lower": (0.02, 0.25)}[measure.better]
     mean = worst + (best - worst) * quality
     return [mean + shared.gauss(0, 0.15) + own.gauss(0, 0.08) for _ in range(rows)]

@@ -24,14 +24,14 @@ def write_figures(board: Board, folder: Path) -> list[Path]:
     }
     drawings |= {f"agreement_{_file(kind)}": _agreement(board, kind, rows) for kind, rows in board.agreement.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    return [_write(draw, folder / f"{name}.{kind}") for name, draw in drawings.items() for kind in ("png", "pdf")]
+    return [file for name, draw in drawings.items() for file in _write(draw, folder / name)]
 
 
 Draw = Callable[[Any, Any], None]
 """Draws on a figure and its axes."""
 
 
-def _write(draw: Draw, file: Path) -> Path:
+def _write(draw: Draw, stem: Path) -> list[Path]:
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -40,8 +40,11 @@ def _write(draw: Draw, file: Path) -> Path:
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     draw(figure, axes)
-    figure.savefig(file, dpi=200, metadata={"CreationDate": None} if file.suffix == ".pdf" else None)
-    return file
+    png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
+    figure.savefig(png, dpi=200)
+    # Without a date the same board gives the same file.
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    return [png, pdf]
 
 
 def _curves(board: Board, title: str, curves: Sequence[Curve]) -> Draw:

@@ -18,8 +18,7 @@ def write_benchmark_report(folder: str | Path) -> Path:
     """Write `report.html`, `tables/` and, where matplotlib is installed, `figures/`; returns the page's path."""
     home, board = Path(folder), Board.load(folder)
     for name, text in {**csv_tables(board), "measures.tex": latex_table(board)}.items():
-        # A spreadsheet takes a CSV without a mark for the machine's old encoding.
-        write_text(home / "tables" / name, ("\ufeff" + text if name.endswith(".csv") else text))
+        write_text(home / "tables" / name, text)
     if find_spec("matplotlib"):
         write_figures(board, home / "figures")
     return board.to_html(home / "report.html")

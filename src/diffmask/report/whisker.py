@@ -8,7 +8,7 @@ WIDTH = 152
 
 
 def whiskers(board: Board, measure: Measure) -> dict[str, str]:
-    """By method's name: a line for the interval, a dot for the mean, a dashed line where the first baseline's mean is."""
+    """By method's name: a line for the interval, a dot for the mean; dashed, where the first baseline's mean is."""
     found = {
         method.name: method.estimates[measure.name] for method in board.methods if measure.name in method.estimates
     }
@@ -23,5 +23,6 @@ def whiskers(board: Board, measure: Measure) -> dict[str, str]:
 def _drawn(found: Estimate, axis: Axis, line: str) -> str:
     return (
         f'<svg class="whisker" viewBox="0 0 {WIDTH} 16" aria-hidden="true">{line}'
-        f'<line x1="{axis(found.low)}" x2="{axis(found.high)}" y1="8" y2="8"/><circle cx="{axis(found.mean)}" cy="8" r="3.4"/></svg>'
+        f'<line x1="{axis(found.low)}" x2="{axis(found.high)}" y1="8" y2="8"/>'
+        f'<circle cx="{axis(found.mean)}" cy="8" r="3.4"/></svg>'
     )
