@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from diffmask.errors import InputError
 from diffmask.record import write_json, write_text
@@ -119,8 +119,8 @@ class Board:
         write_json(file, asdict(self))
         return file
 
-    @classmethod
-    def load(cls, folder: str | Path) -> Self:
+    @staticmethod
+    def load(folder: str | Path) -> "Board":
         """The board that `save` wrote, or an error that names the file."""
         from pydantic import TypeAdapter, ValidationError
 
@@ -128,7 +128,7 @@ class Board:
         if not file.is_file():
             raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask benchmark`")
         try:
-            return TypeAdapter(cls).validate_json(file.read_bytes())
+            return TypeAdapter(Board).validate_json(file.read_bytes())
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))

@@ -29,12 +29,15 @@ NOISE = {
 }  # fmt: skip
 """How far each method's scores stray from the words' true weights: the true order of the methods."""
 COST = {
-    "random": (0, 0, 0.0001, 0.0), "attention": (1, 0, 0.011, 0.0), "gradient": (1, 1, 0.031, 0.0),
-    "integrated-gradient": (50, 50, 1.21, 0.0), "leave-one-out": (19, 0, 0.16, 0.0), "captum:Lime": (50, 0, 0.43, 0.0),
-    "diffmask": (1, 0, 0.014, 95.2), "input-x-gradient": (1, 1, 0.032, 0.0),
+    "random": (0.0, 0.0, 0.0001, 0.0), "attention": (1.0, 0.0, 0.011, 0.0), "gradient": (1.0, 1.0, 0.031, 0.0),
+    "integrated-gradient": (50.0, 50.0, 1.21, 0.0), "leave-one-out": (19.0, 0.0, 0.16, 0.0),
+    "captum:Lime": (50.0, 0.0, 0.43, 0.0), "diffmask": (1.0, 0.0, 0.014, 95.2),
+    "input-x-gradient": (1.0, 1.0, 0.032, 0.0),
 }  # fmt: skip
 PARTICULAR = {("attention", "sufficiency"): 9.0, ("diffmask", "shortcut"): 0.0}
 """Where a method does not stand where it usually does."""
+ROWS = 200
+"""Rows that were measured; a board may show fewer of them."""
 RATIOS = (0.05, 0.1, 0.2, 0.5)
 MEASURES = (
     Measure(name="comprehensiveness", title="Comprehensiveness", better="higher",
@@ -64,7 +67,7 @@ def synthetic_board(texts: int = 200, methods: int = 7, layers: int = 7, repeat:
     """`repeat` joins so many sentences to one text."""
     random = Random(seed)
     names = list(NOISE)[:methods]
-    per_row = {name: {measure.name: _values(name, measure, texts, seed) for measure in MEASURES} for name in names}
+    per_row = {name: {measure.name: _values(name, measure, seed) for measure in MEASURES} for name in names}
     per_row["random"].pop("shortcut")
     return Board(
         title="Which explanation of minilm on rotten-tomatoes can be believed?",
@@ -82,7 +85,7 @@ def synthetic_board(texts: int = 200, methods: int = 7, layers: int = 7, repeat:
         curves=[_curve(name, measure) for measure in ("comprehensiveness", "sufficiency") for name in names],
         agreement={"rank correlation": _agreement(names, 1.0), "overlap of the top words": _agreement(names, 0.8)},
         texts=[_text(random, names, layers, repeat) for _ in range(texts)],
-        manifest={"diffmask": "0.1.0", "python": "3.11", "model": "minilm", "rows": texts, "seeds": [0]},
+        manifest={"diffmask": "0.1.0", "python": "3.11", "model": "minilm", "rows": ROWS, "seeds": [0]},
     )  # fmt: skip
 
 
@@ -120,17 +123,23 @@ def _gates(random: Random, weight: float, layers: int) -> list[float]:
     return [1 / (1 + math.exp(3 * (layer - lasts))) for layer in range(layers)]
 
 
-def _values(name: str, measure: Measure, rows: int, seed: int) -> list[float]:
+def _values(name: str, measure: Measure, seed: int) -> list[float]:
     quality = 1 / (1 + PARTICULAR.get((name, measure.name), NOISE[name]))
     shared, own = Random(f"{measure.name}{seed}"), Random(f"{measure.name}{name}{seed}")
     best, worst = {"higher": (0.6, 0.05), "lower": (0.02, 0.25)}[measure.better]
     mean = worst + (best - worst) * quality
-    return [mean + shared.gauss(0, 0.15) + own.gauss(0, 0.08) for _ in range(rows)]
+    return [mean + shared.gauss(0, 0.15) + own.gauss(0, 0.08) for _ in range(ROWS)]
 
 
 def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
     forwards, backwards, seconds, fit = COST[name]
-    cost = {"forwards": forwards, "backwards": backwards, "seconds": seconds, "fit_seconds": fit, "peak_megabytes": 612}
+    cost = {
+        "forwards": forwards,
+        "backwards": backwards,
+        "seconds": seconds,
+        "fit_seconds": fit,
+        "peak_megabytes": 612.0,
+    }
     return MethodResult(
         name=name,
         recipe={"name": name, "steps": 50} if name == "integrated-gradient" else {"name": name},

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 480, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 470, 14, 256
+WIDTH, HEIGHT = 480.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 470.0, 14.0, 256.0
 MARKS = ("circle", "square", "triangle", "diamond", "cross", "wedge", "bar", "plus")
 
 
@@ -32,7 +32,7 @@ class Axis:
     def ticks(self) -> list[float]:
         """Powers of ten, or round numbers at 1, 2 or 5 times one.
 
-        >>> Axis(0, 0.47, 0, 1).ticks, Axis(0.001, 2, 0, 1, log=True).ticks
+        >>> Axis(0.0, 0.47, 0.0, 1.0).ticks, Axis(0.001, 2.0, 0.0, 1.0, log=True).ticks
         ([0.0, 0.1, 0.2, 0.3, 0.4], [0.001, 0.01, 0.1, 1.0])
         """
         if self.log:
@@ -89,7 +89,7 @@ def mark(kind: int, x: float, y: float) -> str:
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places near the wanted ones, at least a gap apart and within bounds where that is possible.
 
-    >>> spread([10.0, 11.0, 50.0], 10, 0, 60)
+    >>> spread([10.0, 11.0, 50.0], 10.0, 0.0, 60.0)
     [10.0, 20.0, 50.0]
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)

@@ -1,12 +1,14 @@
 """Cost against faithfulness: the better methods stand up and to the left."""
 
 from html import escape
+from typing import Literal
 
 from diffmask.board import Board, Estimate, Measure
-from diffmask.report.chart import BOTTOM, LEFT, RIGHT, TOP, Axis, fitted, frame, mark, svg
+from diffmask.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Axis, fitted, frame, mark, svg
 from diffmask.report.number import duration
 
 Box = tuple[float, float, float, float]
+Anchor = Literal["start", "middle", "end"]
 
 
 def cost_chart(board: Board, measure: Measure) -> str:
@@ -20,9 +22,9 @@ def cost_chart(board: Board, measure: Measure) -> str:
     x = fitted([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
     up, down = (TOP, BOTTOM) if measure.better == "higher" else (BOTTOM, TOP)
     y = fitted([value for *_, found in known for value in (found.low, found.high)], down, up)
-    taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12, 12) for _, _, seconds, found in known]
+    taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12.0, 12.0) for _, _, seconds, found in known]
     taken += [
-        (x(seconds) - 2, min(y(found.low), y(found.high)), 4, abs(y(found.low) - y(found.high)))
+        (x(seconds) - 2.0, min(y(found.low), y(found.high)), 4.0, abs(y(found.low) - y(found.high)))
         for _, _, seconds, found in known
     ]
     points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
@@ -33,27 +35,34 @@ def cost_chart(board: Board, measure: Measure) -> str:
 
 
 def _point(kind: int, name: str, at: float, found: Estimate, y: Axis, taken: list[Box]) -> str:
-    height = y(found.mean)
-    left, baseline = _place(name, at, height, taken)
-    anchor = (at - 8, "end") if left < at else (left, "start")
+    upper, height, lower = sorted((y(found.low), y(found.mean), y(found.high)))
+    x, baseline, anchor = _place(name, at, (upper, height, lower), taken)
     return (
         f'<g class="m{kind % 8}"><title>{escape(name)}</title>'
-        f'<line class="whisker" x1="{at}" x2="{at}" y1="{y(found.low)}" y2="{y(found.high)}"/>{mark(kind, at, height)}'
-        f'<text class="name" x="{anchor[0]}" y="{baseline}" text-anchor="{anchor[1]}">{escape(name)}</text></g>'
+        f'<line class="whisker" x1="{at}" x2="{at}" y1="{upper}" y2="{lower}"/>{mark(kind, at, height)}'
+        f'<text class="name" x="{x}" y="{baseline}" text-anchor="{anchor}">{escape(name)}</text></g>'
     )
 
 
-def _place(name: str, x: float, y: float, taken: list[Box]) -> tuple[float, float]:
+def _place(name: str, x: float, heights: tuple[float, float, float], taken: list[Box]) -> tuple[float, float, Anchor]:
     """Where the name stands: the first place around the point that nothing else has taken."""
-    width = 7.4 * len(name)
-    around = [(x + 8, y - 8), (x - 8 - width, y - 8)]
-    for step in range(1, 8):
-        around += [(x + 8, y - 8 - 11 * step), (x - 8 - width, y - 8 - 11 * step)]
-        around += [(x + 8, y - 8 + 11 * step), (x - 8 - width, y - 8 + 11 * step)]
-    boxes = [(left, top, width, 14.0) for left, top in around if left >= LEFT and left + width <= RIGHT + 6]
-    free = next((box for box in boxes if not any(_overlap(box, other) for other in taken)), (x + 8, y - 8, width, 14.0))
-    taken.append(free)
-    return round(free[0], 1), round(free[1] + 12, 1)
+    width, (upper, middle, lower) = 7.4 * len(name), heights
+    anchors: dict[Anchor, tuple[float, float]] = {
+        "start": (x + 8, x + 8), "end": (x - 8, x - 8 - width), "middle": (x, x - width / 2)
+    }  # fmt: skip
+    around: list[tuple[Anchor, float]] = [
+        ("start", middle - 8), ("end", middle - 8), ("middle", upper - 17), ("middle", lower + 3)
+    ]  # fmt: skip
+    for step in range(11, 88, 11):
+        around += [("start", middle - 8 - step), ("end", middle - 8 - step)]
+        around += [("start", middle - 8 + step), ("end", middle - 8 + step)]
+    for anchor, top in around:
+        at, left = anchors[anchor]
+        box = (left, top, width, 14.0)
+        if left >= LEFT and left + width <= WIDTH + 6 and not any(_overlap(box, other) for other in taken):
+            taken.append(box)
+            return round(at, 1), round(top + 12, 1), anchor
+    return round(x + 8, 1), round(middle + 4, 1), "start"
 
 
 def _overlap(first: Box, second: Box) -> bool:

@@ -11,10 +11,10 @@ def curve_chart(board: Board, curves: Sequence[Curve], title: str) -> str:
     """Lines with their intervals; each is named where it ends."""
     order = [method.name for method in board.methods]
     longest = max(len(curve.method) for curve in curves)
-    x = fitted([value for curve in curves for value in curve.x], LEFT, RIGHT - min(20 + 7 * longest, 190))
+    x = fitted([value for curve in curves for value in curve.x], LEFT, RIGHT - min(20.0 + 7 * longest, 190.0))
     y = fitted([value for curve in curves for value in (*curve.y, *curve.low, *curve.high)], BOTTOM, TOP)
     lines = "".join(_line(curve, order.index(curve.method), x, y) for curve in curves)
-    ends = spread([y(curve.y[-1]) for curve in curves], 15, TOP, BOTTOM)
+    ends = spread([y(curve.y[-1]) for curve in curves], 15.0, TOP, BOTTOM)
     names = "".join(_name(curve, order.index(curve.method), x, y, end) for curve, end in zip(curves, ends, strict=True))
     shares = max(x.ticks) <= 1
     return svg(

@@ -8,8 +8,10 @@ from math import sqrt
 def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
     """1 - mean rank correlation over pairs of methods: 0 is one order, 1 is none; none where no pair has an order.
 
-    >>> disagreement([[3, 2, 1], [30, 20, 10]]), disagreement([[3, 2, 1], [1, 2, 3]]), disagreement([[1, 1], [1, 2]])
-    (0.0, 2.0, None)
+    >>> disagreement([[3.0, 2.0, 1.0], [30.0, 20.0, 10.0]])
+    0.0
+    >>> disagreement([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
+    2.0
     """
     units = [_unit(ranks(one)) for one in scores if len(set(one)) > 1]
     pairs = [sum(a * b for a, b in zip(*pair, strict=True)) for pair in combinations(units, 2)]

@@ -3,7 +3,7 @@
 import math
 
 
-def shown(value: float) -> str:
+def shown(value: int | float) -> str:
     """A measured number.
 
     >>> [shown(number) for number in (0.4583, -0.0004, 12.3456, 1234.5, 0.0, float("inf"))]
@@ -21,7 +21,7 @@ def shown(value: float) -> str:
     return f"−{text}" if value < 0 else text
 
 
-def between(low: float, high: float) -> str:
+def between(low: int | float, high: int | float) -> str:
     """An interval.
 
     >>> between(-0.01, 0.2)
@@ -30,16 +30,16 @@ def between(low: float, high: float) -> str:
     return f"{shown(low)} to {shown(high)}"
 
 
-def amount(value: float) -> str:
+def amount(value: int | float) -> str:
     """A count, which may be a mean.
 
     >>> [amount(count) for count in (1.0, 19.25, 1234.0, 612.5)]
     ['1', '19.2', '1,234', '612']
     """
-    return f"{value:,.0f}" if value == round(value) else shown(value)
+    return f"{value:,.0f}" if float(value).is_integer() else shown(value)
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: int | float) -> str:
     """A time, in the unit a person would choose.
 
     >>> [duration(time) for time in (0, 0.0001, 0.014, 1.21, 95.2, 7300)]

@@ -3,14 +3,11 @@
 import base64
 import hashlib
 from importlib.resources import files
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from typing import Any
 
 
-def environment() -> "Environment":
-    """Templates that escape everything and miss nothing silently."""
+def environment() -> Any:
+    """Jinja templates that escape everything and miss nothing silently."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

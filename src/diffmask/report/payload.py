@@ -10,8 +10,8 @@ from diffmask.board import Board, BoardText
 from diffmask.report.disagreement import disagreement
 from diffmask.report.standing import is_baseline
 
-BUDGET = 4_000_000
-"""Characters for all texts: the page stays under 5 MB."""
+BUDGET = 4_400_000
+"""Bytes for all texts: the page stays under 5 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +35,16 @@ def payload(board: Board, budget: int = BUDGET) -> Payload:
     kept: list[str] = []
     left, without_layers = budget, 0
     bare = [_safe(_text(text, names, orderly, layered=False)) for text in board.texts]
-    waiting = sum(map(len, bare))
+    waiting = sum(map(_size, bare))
     for text, short in zip(board.texts, bare, strict=True):
         full = _safe(_text(text, names, orderly, layered=True))
-        waiting -= len(short)
-        chosen = full if len(full) + waiting <= left else short
-        if len(chosen) > left:
+        waiting -= _size(short)
+        chosen = full if _size(full) + waiting <= left else short
+        if _size(chosen) > left:
             break
         without_layers += chosen != full
         kept.append(chosen)
-        left -= len(chosen)
+        left -= _size(chosen)
     return Payload(
         json=f'{{"methods":{_safe(names)},"texts":[{",".join(kept)}]}}',
         classes=tuple(sorted({text.prediction for text in board.texts})),
@@ -71,17 +71,20 @@ def _scores(text: BoardText, name: str, layered: bool) -> Mapping[str, Any] | No
         return None
     rows = [text.scores[name], *text.by_layer.get(name, ())]
     scale = max((abs(score) for row in rows for score in row if math.isfinite(score)), default=0.0)
-    whole = [[_thousandths(score, scale) for score in row] for row in rows]
+    per = 1000 / scale if scale else 0.0
+    whole = [[round(per * score) if math.isfinite(score) else None for score in row] for row in rows]
     found: dict[str, Any] = {"scale": float(f"{scale:.4g}"), "all": whole[0]}
     if layered and len(whole) > 1:
         found |= {"layers": whole[1:], "names": text.layers.get(name, [str(index) for index in range(len(whole) - 1)])}
     return found
 
 
-def _thousandths(score: float, scale: float) -> int | None:
-    return (round(1000 * score / scale) if scale else 0) if math.isfinite(score) else None
-
-
 def _safe(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    # Half of a surrogate pair alone is no character: UTF-8 cannot hold it, JSON can.
+    text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _size(text: str) -> int:
+    return len(text.encode())

@@ -4,7 +4,7 @@ from diffmask.board import Board, Estimate, Measure
 from diffmask.report.chart import Axis, fitted
 from diffmask.report.standing import is_baseline
 
-WIDTH = 152
+WIDTH = 152.0
 
 
 def whiskers(board: Board, measure: Measure) -> dict[str, str]:
@@ -14,7 +14,7 @@ def whiskers(board: Board, measure: Measure) -> dict[str, str]:
     }
     if not found:
         return {}
-    axis = fitted([value for one in found.values() for value in (one.low, one.high)], 4, WIDTH - 4)
+    axis = fitted([value for one in found.values() for value in (one.low, one.high)], 4.0, WIDTH - 4)
     chance = [found[method.name].mean for method in board.methods if is_baseline(method) and method.name in found]
     line = f'<line class="chance" x1="{axis(chance[0])}" x2="{axis(chance[0])}" y1="0" y2="16"/>' if chance else ""
     return {name: _drawn(one, axis, line) for name, one in found.items()}
