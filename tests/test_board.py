@@ -57,7 +57,7 @@ def test_print_shows_verdict_limits_means_intervals_and_ties(board: Board) -> No
     assert f"! {board.warnings[0]}" in shown
     (row,) = (line for line in shown.splitlines() if line.startswith("diffmask "))
     assert "0.446 [0.423, 0.469] =" in row
-    assert "0.585 [0.560, 0.609] *" in row
+    assert "0.585 [0.562, 0.608] *" in row
     assert "14 ms" in row
     assert "\x1b" not in shown
 

@@ -91,6 +91,13 @@ def test_hostile_text_is_text_everywhere() -> None:
     assert data_of(page)["texts"][0]["words"] == list(WORDS)
 
 
+def test_half_a_surrogate_pair_does_not_stop_the_page(board: Board) -> None:
+    odd = replace(board.texts[0], words=["\ud83d", *board.texts[0].words[1:]])
+    page = render_board(replace(board, title="\ud83d", texts=[odd]))
+    assert page.encode("utf-8")
+    assert data_of(page)["texts"][0]["words"][0] == "\ud83d"
+
+
 def test_the_policy_allows_our_script_and_style_and_nothing_else(page: str) -> None:
     document = parsed(page)
     (policy,) = (one for one in document.iter(f"{SPACE}meta") if one.get("http-equiv") == "Content-Security-Policy")

@@ -1,6 +1,7 @@
 """`diffmask report` on a benchmark's folder: the page, tables and figures."""
 
 import csv
+import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ def board() -> Board:
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(text.splitlines(keepends=True)))
+    return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
 def test_the_verb_writes_the_page_the_tables_and_prints(
@@ -83,6 +84,13 @@ def test_the_tables_hold_the_boards_numbers(board: Board) -> None:
 def test_words_of_any_kind_survive_the_csv() -> None:
     rows = rows_of(csv_tables(hostile_board())["scores.csv"])
     assert [row["word"] for row in rows[: len(WORDS)]] == list(WORDS)
+
+
+def test_a_hostile_board_has_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffmask.report.folder.find_spec", lambda _: None)
+    hostile_board().save(tmp_path)
+    write_benchmark_report(tmp_path)
+    assert rows_of((tmp_path / "tables" / "scores.csv").read_text(encoding="utf-8"))
 
 
 def test_the_latex_table_has_a_row_a_method_and_is_escaped(board: Board) -> None:

@@ -10,7 +10,7 @@ IMAGE = '<img src=x onerror="window.hacked = true">\'"`'
 CLOSING = "</script></style></textarea><!--<script>window.hacked = true</script>"
 BIDI = "\u202egnisrever\u2066\u200f"
 LONG = "a" * 10_000
-WORDS = (SCRIPT, IMAGE, CLOSING, BIDI, LONG, "\ud83d", "&lt;b&gt;", "{{ 7 * 7 }}", "\u2028", "$&", "end")
+WORDS = (SCRIPT, IMAGE, CLOSING, BIDI, LONG, "&lt;b&gt;", "{{ 7 * 7 }}", "\u2028", "$&", "end")
 
 
 def hostile_board() -> Board:
