@@ -14,6 +14,8 @@
     if (text !== undefined) element.textContent = text;
     return element;
   };
+  // What stands between words is isolated too, where it is more than space.
+  const gapOf = (gap) => (gap.trim() ? make("bdi", "", gap) : gap);
   const whole = (text) => text.words.map((word, i) => text.gaps[i] + word).join("") + text.gaps[text.words.length];
   data.texts.forEach((text, i) => { text.number = i + 1; text.lower = whole(text).toLowerCase(); });
 
@@ -94,14 +96,14 @@
     words.setAttribute("role", "list");
     words.setAttribute("aria-labelledby", name.id);
     text.words.forEach((word, i) => {
-      words.append(text.gaps[i]);
+      words.append(gapOf(text.gaps[i]));
       const span = make("bdi", "word", word);
       span.setAttribute("role", "listitem");
       span.tabIndex = i ? -1 : 0;
       span.dataset.place = String(i);
       words.append(span);
     });
-    words.append(text.gaps[text.words.length]);
+    words.append(gapOf(text.gaps[text.words.length]));
     view.append(who, words);
     paint(view);
     return view;
