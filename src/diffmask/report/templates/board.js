@@ -134,7 +134,9 @@
     const facts = make("header");
     facts.append(make("h3", "", "Text " + text.number));
     const decision = make("span", "", "model says ");
-    decision.append(make("b", "", text.prediction), " (" + text.probability.toFixed(2) + ")");
+    const named = make("b");
+    named.append(make("bdi", "", text.prediction));
+    decision.append(named, " (" + text.probability.toFixed(2) + ")");
     facts.append(decision);
     if (text.gold !== null) {
       const right = text.gold === text.prediction;
