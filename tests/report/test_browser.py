@@ -44,10 +44,14 @@ class Visit:
         self.page = browser.new_page(**options)
         self.page.on("console", lambda message: self.complaints.append(message.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+        self.page.on("dialog", self.refuse)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.set_default_timeout(120_000)
         self.page.goto(file.as_uri())
+
+    def refuse(self, dialog: Any) -> None:
+        self.complaints.append(dialog.message)
+        dialog.dismiss()
 
     def close(self) -> None:
         self.page.close()
