@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from diffmask.record import write_json
+from diffmask.errors import InputError
+from diffmask.record import write_json, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +118,41 @@ class Board:
         file = Path(folder) / "board.json"
         write_json(file, asdict(self))
         return file
+
+    @staticmethod
+    def load(folder: str | Path) -> "Board":
+        """The board that `save` wrote, or an error that names the file."""
+        from pydantic import TypeAdapter, ValidationError
+
+        file = Path(folder) / "board.json"
+        if not file.is_file():
+            raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask benchmark`")
+        try:
+            return TypeAdapter(Board).validate_json(file.read_bytes())
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise InputError(f"{file} is no board: {place or 'the file'}: {first['msg']}") from None
+
+    def to_html(self, file: str | Path) -> Path:
+        """Write the report, one page that needs nothing else; returns its path."""
+        from diffmask.report.board import render_board
+
+        write_text(Path(file), render_board(self))
+        return Path(file)
+
+    def show(self) -> None:
+        """Print the verdict and the table."""
+        from diffmask.report.terminal import show
+
+        show(self)
+
+    def __str__(self) -> str:
+        from diffmask.report.terminal import plain
+
+        return plain(self)
+
+    def _repr_html_(self) -> str:
+        from diffmask.report.notebook import render
+
+        return render(self)

@@ -1,4 +1,4 @@
-"""`diffmask report`: the page of a run."""
+"""`diffmask report`: the page of a run or of a benchmark."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,14 +6,39 @@ from typing import Annotated
 import typer
 
 
-def report(folder: Annotated[Path, typer.Argument(help="The --out folder of a run.")]) -> None:
-    """Write a run's report.html anew from its records, and print its table.
+def report(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of a run or of a benchmark.")],
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Write report.html anew from what was measured, and print its table.
+
+    A benchmark also gets tables/ (CSV, LaTeX) and figures/ (PNG, PDF).
 
     Example: diffmask report runs/toy
     """
+    import webbrowser
+
+    from diffmask.report.folder import is_benchmark
+
+    page = _benchmark(folder) if is_benchmark(folder) else _run(folder)
+    print(f"\nreport: {page}")
+    if show:
+        webbrowser.open(page.resolve().as_uri())
+
+
+def _benchmark(folder: Path) -> Path:
+    from diffmask.board import Board
+    from diffmask.report.folder import write_benchmark_report
+
+    page = write_benchmark_report(folder)
+    Board.load(folder).show()
+    return page
+
+
+def _run(folder: Path) -> Path:
     from diffmask.cli.screen import show_summary
     from diffmask.report import read_run, write_report
 
     page = write_report(folder)
     show_summary(read_run(folder).summary)
-    print(f"\nreport: {page}")
+    return page

@@ -1,0 +1,106 @@
+"""The board's charts as matplotlib figures, for papers and slides."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from diffmask.board import Board, Curve, Measure
+from diffmask.errors import ExtraError
+from diffmask.report.board import curve_groups
+
+COLOURS = ("#5b6472", "#a33b7f", "#00795b", "#bf4c08", "#8f6300", "#0f7b9b", "#0b5c9e", "#4b3ca7")
+MARKS = "os^dXv|P"
+
+
+def write_figures(board: Board, folder: Path) -> list[Path]:
+    """Every chart as PNG and PDF; returns the files."""
+    drawings = {
+        f"curve_{_file(group[0].measure)}": _curves(board, title, group) for title, group in curve_groups(board).items()
+    }
+    drawings |= {
+        f"cost_{_file(measure.name)}": _cost(board, measure)
+        for measure in board.measures
+        if any(measure.name in method.estimates and method.cost.get("seconds") for method in board.methods)
+    }
+    drawings |= {f"agreement_{_file(kind)}": _agreement(board, kind, rows) for kind, rows in board.agreement.items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    return [file for name, draw in drawings.items() for file in _write(draw, folder / name)]
+
+
+Draw = Callable[[Any, Any], None]
+"""Draws on a figure and its axes."""
+
+
+def _write(draw: Draw, stem: Path) -> list[Path]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ExtraError("figures need matplotlib; pip install 'diffmask[plot]'") from None
+    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw(figure, axes)
+    png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
+    figure.savefig(png, dpi=200)
+    # Without a date the same board gives the same file.
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    return [png, pdf]
+
+
+def _curves(board: Board, title: str, curves: Sequence[Curve]) -> Draw:
+    order = [method.name for method in board.methods]
+
+    def draw(_: Any, axes: Any) -> None:
+        for curve in curves:
+            kind = order.index(curve.method)
+            axes.plot(curve.x, curve.y, label=plain(curve.method), **_look(kind))
+            if curve.low and curve.high:
+                axes.fill_between(curve.x, curve.low, curve.high, color=COLOURS[kind % 8], alpha=0.08, linewidth=0)
+        axes.set(xlabel=plain(curves[0].knob), ylabel=plain(title))
+        axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
+
+    return draw
+
+
+def _cost(board: Board, measure: Measure) -> Draw:
+    def draw(_: Any, axes: Any) -> None:
+        for kind, method in enumerate(board.methods):
+            found, seconds = method.estimates.get(measure.name), method.cost.get("seconds")
+            if found and seconds:
+                error = [[found.mean - found.low], [found.high - found.mean]]
+                axes.errorbar([seconds], [found.mean], yerr=error, label=plain(method.name), **_look(kind))
+        axes.set(xscale="log", xlabel="seconds a text", ylabel=plain(measure.title))
+        if measure.better == "lower":
+            axes.invert_yaxis()
+        axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
+
+    return draw
+
+
+def _agreement(board: Board, kind: str, rows: Sequence[Sequence[float]]) -> Draw:
+    names = [plain(method.name) for method in board.methods]
+
+    def draw(figure: Any, axes: Any) -> None:
+        image = axes.imshow(rows, cmap="PuOr_r", vmin=-1, vmax=1)
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        for down, row in enumerate(rows):
+            for across, value in enumerate(row):
+                axes.text(across, down, f"{value:.2f}", ha="center", va="center", fontsize=7,
+                          color="white" if abs(value) > 0.7 else "black")  # fmt: skip
+        figure.colorbar(image, ax=axes, label=plain(kind))
+
+    return draw
+
+
+def _look(kind: int) -> dict[str, Any]:
+    return {"color": COLOURS[kind % 8], "marker": MARKS[kind % 8], "markersize": 5, "linewidth": 1.5}
+
+
+def plain(text: str) -> str:
+    """matplotlib takes a pair of dollars for mathematics."""
+    return text.replace("$", r"\$")
+
+
+def _file(name: str) -> str:
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)

@@ -1,0 +1,60 @@
+"""A board in a notebook's cell: verdict and table, in the colours of the page around it."""
+
+from html import escape
+
+from diffmask.board import Board, Measure, MethodResult
+from diffmask.report.number import between, duration, shown
+from diffmask.report.standing import Standing, standings
+
+STYLE = (
+    ".diffmask-board{font:14px/1.5 system-ui,sans-serif;color:inherit;max-width:60em}"
+    ".diffmask-board table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.8em 0}"
+    ".diffmask-board th,.diffmask-board td{padding:3px 14px 3px 0;text-align:left;vertical-align:top;"
+    "font-weight:normal;border:0;border-bottom:1px solid rgba(128,128,128,.3);background:none}"
+    ".diffmask-board small,.diffmask-board .quiet{opacity:.7}.diffmask-board small{display:block}"
+    ".diffmask-board .wide{overflow-x:auto}"
+    ".diffmask-board .limits{border-left:3px solid #d98a1e;padding-left:.8em}"
+)
+
+
+def render(board: Board) -> str:
+    """No script; nothing of the board is taken for markup."""
+    verdict = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in board.verdict)
+    limits = "".join(f"<li>{escape(warning)}</li>" for warning in board.warnings)
+    return (
+        f'<div class="diffmask-board"><style>{STYLE}</style><p><b dir="auto">{escape(board.title)}</b></p>{verdict}'
+        + (f'<ul class="limits">{limits}</ul>' if limits else "")
+        + f'<div class="wide">{_table(board)}</div><p class="quiet">{len(board.texts)} texts. '
+        "<b>Bold</b>: better than every other method; =: tied for best. The whole report: "
+        '<code>board.to_html("report.html")</code></p></div>'
+    )
+
+
+def _table(board: Board) -> str:
+    ranked = standings(board)
+    heads = "".join(f'<th scope="col">{_heading(measure)}</th>' for measure in board.measures)
+    rows = "".join(
+        f'<tr><th scope="row"><bdi>{escape(method.name)}</bdi></th>'
+        + "".join(_cell(method, measure.name, ranked[measure.name]) for measure in board.measures)
+        + f"<td>{duration(method.cost['seconds']) if 'seconds' in method.cost else ''}</td></tr>"
+        for method in board.methods
+    )
+    return (
+        f'<table><thead><tr><th scope="col">method</th>{heads}<th scope="col">a text</th></tr></thead>'
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _heading(measure: Measure) -> str:
+    return (
+        f"{escape(measure.title)}<small>{'↑' if measure.better == 'higher' else '↓'} {measure.better} is better</small>"
+    )
+
+
+def _cell(method: MethodResult, measure: str, standing: Standing) -> str:
+    found = method.estimates.get(measure)
+    if found is None:
+        return '<td class="quiet">not measured</td>'
+    mark = standing.mark(method.name)
+    mean = f"<b>{shown(found.mean)}</b>" if mark == "best" else shown(found.mean) + (" =" if mark == "tie" else "")
+    return f"<td>{mean}<small>{between(found.low, found.high)}</small></td>"

@@ -1,0 +1,129 @@
+"""The board's numbers as CSV, for programs, and as LaTeX, for papers."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from diffmask.board import Board, MethodResult
+from diffmask.report.standing import Standing, standings
+
+ESCAPES = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+}  # fmt: skip
+
+
+def csv_tables(board: Board) -> Mapping[str, str]:
+    """The text of every CSV file, by the file's name."""
+    return {
+        "measures.csv": _csv(_measures(board)),
+        "comparisons.csv": _csv(_comparisons(board)),
+        "curves.csv": _csv(_curves(board)),
+        "costs.csv": _csv(_costs(board)),
+        "agreement.csv": _csv(_agreement(board)),
+        "scores.csv": _csv(_scores(board)),
+    }
+
+
+def latex_table(board: Board) -> str:
+    """Methods by measures, for `booktabs`: bold is better than every other method, a dagger tied for best."""
+    heads = " & ".join(
+        f"{latex(measure.title)} ${chr(92)}{'uparrow' if measure.better == 'higher' else 'downarrow'}$"
+        for measure in board.measures
+    )
+    ranked = standings(board)
+    lines = [
+        f"{latex(method.name)} & "
+        + " & ".join(_latex_cell(method, measure.name, ranked[measure.name]) for measure in board.measures)
+        + r" \\"
+        for method in board.methods
+    ]
+    return "\n".join(
+        [
+            "% Mean and half the 95 % interval. Bold: better than every other method. Dagger: tied for best.",
+            rf"\begin{{tabular}}{{l{'r' * len(board.measures)}}}", r"\toprule",
+            rf"Method & {heads} \\", r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", "",
+        ]
+    )  # fmt: skip
+
+
+def latex(text: str) -> str:
+    r"""Text that LaTeX sets as it stands.
+
+    >>> latex("50 % of a_b\n")
+    '50 \\% of a\\_b'
+    """
+    return "".join(ESCAPES.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def _latex_cell(method: MethodResult, measure: str, standing: Standing) -> str:
+    found = method.estimates.get(measure)
+    if found is None:
+        return "--"
+    mark = standing.mark(method.name)
+    mean = rf"\mathbf{{{found.mean:.3f}}}" if mark == "best" else f"{found.mean:.3f}"
+    dagger = r"^{\dagger}" if mark == "tie" else ""
+    return rf"${mean}{dagger} \pm {(found.high - found.low) / 2:.3f}$"
+
+
+def _measures(board: Board) -> Iterable[Mapping[str, Any]]:
+    ranked = standings(board)
+    for method in board.methods:
+        for measure in board.measures:
+            if measure.name in method.estimates:
+                found = method.estimates[measure.name]
+                yield {
+                    "method": method.name, "measure": measure.name, "better": measure.better, "mean": found.mean,
+                    "low": found.low, "high": found.high, "rows": found.rows, "seeds": found.seeds,
+                    "standing": ranked[measure.name].mark(method.name),
+                }  # fmt: skip
+
+
+def _comparisons(board: Board) -> Iterable[Mapping[str, Any]]:
+    for one in board.comparisons:
+        yield {
+            "measure": one.measure, "first": one.first, "second": one.second, "difference": one.difference,
+            "low": one.low, "high": one.high, "p_value": one.p_value, "winner": one.winner or "",
+        }  # fmt: skip
+
+
+def _curves(board: Board) -> Iterable[Mapping[str, Any]]:
+    for curve in board.curves:
+        for place, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)):
+            yield {
+                "measure": curve.measure, "method": curve.method, "knob": curve.knob, "x": x, "y": y,
+                "low": curve.low[place] if curve.low else "", "high": curve.high[place] if curve.high else "",
+            }  # fmt: skip
+
+
+def _costs(board: Board) -> Iterable[Mapping[str, Any]]:
+    for method in board.methods:
+        for name, value in method.cost.items():
+            yield {"method": method.name, "cost": name, "value": value}
+
+
+def _agreement(board: Board) -> Iterable[Mapping[str, Any]]:
+    names = [method.name for method in board.methods]
+    for kind, rows in board.agreement.items():
+        for first, row in zip(names, rows, strict=True):
+            for second, value in zip(names, row, strict=True):
+                yield {"kind": kind, "first": first, "second": second, "value": value}
+
+
+def _scores(board: Board) -> Iterable[Mapping[str, Any]]:
+    for number, text in enumerate(board.texts, start=1):
+        for method, scores in text.scores.items():
+            for place, (word, score) in enumerate(zip(text.words, scores, strict=True)):
+                yield {"text": number, "method": method, "place": place, "word": word, "score": score}
+
+
+def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines: Sequence[Mapping[str, Any]] = list(rows)
+    if not lines:
+        return ""
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, fieldnames=list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return stream.getvalue()

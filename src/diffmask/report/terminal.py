@@ -1,0 +1,60 @@
+"""A board in a terminal."""
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from diffmask.board import Board, MethodResult
+from diffmask.report.number import duration, shown
+from diffmask.report.standing import Standing, standings
+
+MARKS = {"best": " *", "tie": " =", "": ""}
+
+
+def show(board: Board, console: Console | None = None) -> None:
+    """Print the verdict, what limits it, and the table."""
+    out = console or Console()
+    # A table cut to a pipe's 80 columns cannot be read.
+    out.width = out.width if out.is_terminal else max(out.width, 30 + 24 * len(board.measures))
+    out.print(Text(board.title, style="bold"))
+    for paragraph in board.verdict:
+        out.print(Text(f"\n{paragraph}"))
+    for warning in board.warnings:
+        out.print(Text(f"\n! {warning}", style="yellow"))
+    out.print()
+    out.print(_table(board))
+    out.print(Text("mean [95 % interval]; * better than every other method, = tied for best", style="dim"))
+
+
+def plain(board: Board) -> str:
+    """The same as text without colours."""
+    stream = io.StringIO()
+    show(board, Console(file=stream, color_system=None))
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def _table(board: Board) -> Table:
+    ranked = standings(board)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("method")
+    for measure in board.measures:
+        table.add_column(Text(f"{measure.title} {'↑' if measure.better == 'higher' else '↓'}"), justify="right")
+    table.add_column("a text", justify="right")
+    for method in board.methods:
+        cells = [_cell(method, measure.name, ranked[measure.name]) for measure in board.measures]
+        cost = duration(method.cost["seconds"]) if "seconds" in method.cost else ""
+        table.add_row(Text(method.name), *cells, cost)
+    return table
+
+
+def _cell(method: MethodResult, measure: str, standing: Standing) -> Text:
+    found = method.estimates.get(measure)
+    if found is None:
+        return Text("–", style="dim")
+    mark = standing.mark(method.name)
+    style = "bold" if mark == "best" else ""
+    return Text.assemble(
+        (shown(found.mean), style), (f" [{shown(found.low)}, {shown(found.high)}]", "dim"), MARKS[mark] or "  "
+    )

@@ -1,0 +1,199 @@
+"""A made-up benchmark with sentences that read like reviews, and methods whose true order is known."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from random import Random
+
+from diffmask.board import Board, BoardText, Comparison, Curve, Estimate, Measure, MethodResult
+from diffmask.statistics import interval
+
+OPINIONS = {
+    "hilarious": 2.4, "gripping": 2.2, "tender": 1.6, "luminous": 1.9, "funny": 1.8, "honest": 1.2, "assured": 1.1,
+    "tedious": -2.4, "lifeless": -2.2, "clumsy": -1.7, "stale": -1.5, "predictable": -1.3, "hollow": -1.9, "long": -0.6,
+}  # fmt: skip
+FRAMES = (
+    "A {0} , {1} film that never loses its way .",
+    "The script is {0} and the direction {1} , though the ending lands .",
+    "What begins as a {0} portrait of a family becomes a {1} thriller by the second hour .",
+    "It 's {0} .",
+    "Despite a {0} first act , the leads give {1} performances that the camera adores .",
+    "You may leave the cinema wondering how something so {0} was ever sold as {1} comedy .",
+    "Too {0} for children , too {1} for anyone else .",
+    "There is a {0} story in here somewhere , told with a {1} eye for small rooms and large regrets .",
+)
+NOISE = {
+    "random": 9.0, "attention": 1.6, "gradient": 1.1, "integrated-gradient": 0.35, "leave-one-out": 0.3,
+    "captum:Lime": 0.5, "diffmask": 0.3, "input-x-gradient": 0.8,
+}  # fmt: skip
+"""How far each method's scores stray from the words' true weights: the true order of the methods."""
+COST = {
+    "random": (0.0, 0.0, 0.0001, 0.0), "attention": (1.0, 0.0, 0.011, 0.0), "gradient": (1.0, 1.0, 0.031, 0.0),
+    "integrated-gradient": (50.0, 50.0, 1.21, 0.0), "leave-one-out": (19.0, 0.0, 0.16, 0.0),
+    "captum:Lime": (50.0, 0.0, 0.43, 0.0), "diffmask": (1.0, 0.0, 0.014, 95.2),
+    "input-x-gradient": (1.0, 1.0, 0.032, 0.0),
+}  # fmt: skip
+PARTICULAR = {("attention", "sufficiency"): 9.0, ("diffmask", "shortcut"): 0.0}
+"""Where a method does not stand where it usually does."""
+ROWS = 200
+"""Rows that were measured; a board may show fewer of them."""
+RATIOS = (0.05, 0.1, 0.2, 0.5)
+MEASURES = (
+    Measure(name="comprehensiveness", title="Comprehensiveness", better="higher",
+            says="Erasing the words a method ranks first changes the answer much.",
+            cannot_say="That the erased text is one the model has learned to read."),
+    Measure(name="sufficiency", title="Sufficiency", better="lower",
+            says="The words a method ranks first give the answer by themselves.",
+            cannot_say="That no other words would give it too."),
+    Measure(name="flip", title="Words to flip", better="lower",
+            says="Few words must be erased before the decision changes.",
+            cannot_say="Which of several shortest ways the model took."),
+    Measure(name="shortcut", title="Planted shortcut", better="higher",
+            says="A token planted in the data and learned by a copy of the model is ranked first.",
+            cannot_say="How the method fares on evidence that is spread over words."),
+)  # fmt: skip
+FIT = {
+    layer: {
+        "margin": 0.1, "hard_divergence": 0.04 + 0.013 * index, "hard_agreement": 0.99 - 0.004 * index,
+        "open_share": 0.62 - 0.08 * index, "multiplier": 11.0 + index, "multiplier_at_bound": False,
+        "problems": {"margin": "masks change the answer by 0.118 nats, the margin is 0.1"} if index == 6 else {},
+    }
+    for index, layer in enumerate(("embedding", "block0", "block1", "block2", "block3", "block4", "output"))
+}  # fmt: skip
+
+
+def synthetic_board(texts: int = 200, methods: int = 7, layers: int = 7, repeat: int = 1, seed: int = 0) -> Board:
+    """`repeat` joins so many sentences to one text."""
+    random = Random(seed)
+    names = list(NOISE)[:methods]
+    per_row = {name: {measure.name: _values(name, measure, seed) for measure in MEASURES} for name in names}
+    per_row["random"].pop("shortcut")
+    return Board(
+        title="Which explanation of minilm on rotten-tomatoes can be believed?",
+        verdict=(
+            "On 200 held-out reviews integrated-gradient, leave-one-out and diffmask beat random on every measure, and "
+            "erasure cannot tell them apart; diffmask alone is best at finding planted shortcuts, and explains a text "
+            "86 times faster than integrated-gradient.",
+            "attention does not beat random on sufficiency. These measures erase words with [MASK], which the model "
+            "has seen in pre-training only; they say what the model reacts to, not what would convince a person.",
+        ),
+        warnings=("Erased texts are out of distribution: with random words erased accuracy falls by 9 points.",),
+        measures=MEASURES,
+        methods=[_method(name, per_row[name]) for name in names],
+        comparisons=_comparisons(per_row),
+        curves=[_curve(name, measure) for measure in ("comprehensiveness", "sufficiency") for name in names],
+        agreement={"rank correlation": _agreement(names, 1.0), "overlap of the top words": _agreement(names, 0.8)},
+        texts=[_text(random, names, layers, repeat) for _ in range(texts)],
+        manifest={"diffmask": "0.1.0", "python": "3.11", "model": "minilm", "rows": ROWS, "seeds": [0]},
+    )  # fmt: skip
+
+
+def _text(random: Random, names: Sequence[str], layers: int, repeat: int) -> BoardText:
+    words = [word for _ in range(repeat) for word in _sentence(random).split()]
+    weights = [OPINIONS.get(word, 0.0) for word in words]
+    logit = sum(weights)
+    prediction = "positive" if logit > 0 else "negative"
+    sign = 1 if logit > 0 else -1
+    scores = {name: [sign * w + NOISE[name] * random.gauss(0, 0.25) for w in weights] for name in names}
+    by_layer = {}
+    if "diffmask" in names:
+        gates = [_gates(random, weight, layers) for weight in weights]
+        by_layer["diffmask"] = [[gate[layer] for gate in gates] for layer in range(layers)]
+        scores["diffmask"] = [sum(gate) / layers for gate in gates]
+    return BoardText(
+        words=words,
+        gaps=["", *("" if word in {".", ",", "'s"} else " " for word in words[1:]), ""],
+        gold=prediction if random.random() < 0.88 else ("negative" if sign > 0 else "positive"),
+        prediction=prediction,
+        probability=1 / (1 + math.exp(-abs(logit))),
+        scores=scores,
+        by_layer=by_layer,
+        layers={name: ["embedding", *(f"block{i}" for i in range(layers - 2)), "output"] for name in by_layer},
+    )
+
+
+def _sentence(random: Random) -> str:
+    return random.choice(FRAMES).format(*random.sample(list(OPINIONS), 2))
+
+
+def _gates(random: Random, weight: float, layers: int) -> list[float]:
+    """Words that matter are needed long; others are dropped layer by layer."""
+    lasts = (abs(weight) / 2.4) * layers + random.gauss(0, 0.6) + 0.8
+    return [1 / (1 + math.exp(3 * (layer - lasts))) for layer in range(layers)]
+
+
+def _values(name: str, measure: Measure, seed: int) -> list[float]:
+    quality = 1 / (1 + PARTICULAR.get((name, measure.name), NOISE[name]))
+    shared, own = Random(f"{measure.name}{seed}"), Random(f"{measure.name}{name}{seed}")
+    best, worst = {"higher": (0.6, 0.05), "lower": (0.02, 0.25)}[measure.better]
+    mean = worst + (best - worst) * quality
+    return [mean + shared.gauss(0, 0.15) + own.gauss(0, 0.08) for _ in range(ROWS)]
+
+
+def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
+    forwards, backwards, seconds, fit = COST[name]
+    cost = {
+        "forwards": forwards,
+        "backwards": backwards,
+        "seconds": seconds,
+        "fit_seconds": fit,
+        "peak_megabytes": 612.0,
+    }
+    return MethodResult(
+        name=name,
+        recipe={"name": name, "steps": 50} if name == "integrated-gradient" else {"name": name},
+        estimates={measure: _estimate(values) for measure, values in per_row.items()},
+        cost={**cost, "break_even": 80.0} if fit else cost,
+        diagnostics=FIT if fit else {},
+    )
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    low, high = interval(values)
+    return Estimate(mean=statistics.fmean(values), low=low, high=high, rows=len(values))
+
+
+def _comparisons(per_row: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Comparison]:
+    """Paired, by the normal approximation; Bonferroni for the number of pairs."""
+    pairs = [
+        (measure, first, second)
+        for measure in MEASURES
+        for first, second in combinations(per_row, 2)
+        if measure.name in per_row[first] and measure.name in per_row[second]
+    ]
+    return [
+        _comparison(measure, first, second, per_row[first][measure.name], per_row[second][measure.name], len(pairs))
+        for measure, first, second in pairs
+    ]
+
+
+def _comparison(
+    measure: Measure, first: str, second: str, ours: Sequence[float], theirs: Sequence[float], pairs: int
+) -> Comparison:
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean, (low, high) = statistics.fmean(differences), interval(differences)
+    error = max((high - low) / 3.92, 1e-9)
+    p_value = min(1.0, pairs * math.erfc(abs(mean) / error / math.sqrt(2)))
+    better = first if (mean > 0) == (measure.better == "higher") else second
+    return Comparison(
+        measure=measure.name, first=first, second=second, difference=mean, low=low, high=high, p_value=p_value,
+        winner=better if p_value < 0.05 else None,
+    )  # fmt: skip
+
+
+def _curve(name: str, measure: str) -> Curve:
+    quality = 1 / (1 + NOISE[name])
+    rise = [ratio**0.4 * (0.15 + 0.7 * quality) for ratio in RATIOS]
+    y = rise if measure == "comprehensiveness" else [0.45 * (1 - quality) * (1 - ratio) for ratio in RATIOS]
+    return Curve(
+        measure=measure, method=name, knob="share of words", x=RATIOS, y=y,
+        low=[value - 0.03 for value in y], high=[value + 0.03 for value in y],
+    )  # fmt: skip
+
+
+def _agreement(names: Sequence[str], most: float) -> list[list[float]]:
+    def alike(first: str, second: str) -> float:
+        return 1.0 if first == second else most / (1 + 0.6 * (NOISE[first] + NOISE[second]))
+
+    return [[alike(first, second) for second in names] for first in names]
