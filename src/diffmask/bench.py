@@ -8,6 +8,7 @@ from diffmask.batch import Attribution
 from diffmask.cost import Cost
 from diffmask.errors import StoreError
 from diffmask.explainer import Explainer, Method
+from diffmask.given import GivenTask
 from diffmask.recipe import digest_of
 from diffmask.store import Artefact, Store
 from diffmask.task import Task, TaskRecipe
@@ -34,6 +35,11 @@ class Bench:
     recipe: TaskRecipe
     seed: int
     _live: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def over(store: Store, task: Task, seed: int = 0) -> "Bench":
+        """A bench over a task that is already there."""
+        return Bench(store, GivenTask.of(task), seed, {"task": task})
 
     def task_digest(self) -> str:
         """A name for the trained task."""
