@@ -11,10 +11,11 @@ import diffmask
 
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
-    "errors", "registry", "recipe", "record", "statistics", "board", "report", "words", "display", "explanation",
-    "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates", "constraint",
-    "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "given", "bench", "persistence",
-    "streaming", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",
+    "errors", "registry", "recipe", "record", "statistics", "board", "comparison", "verdict", "report", "words",
+    "display", "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer",
+    "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "given",
+    "parts", "bench", "persistence", "streaming", "evaluation", "evaluate", "graph", "experiment", "engine", "run",
+    "benchmarking", "cli",
 )  # fmt: skip
 
 
@@ -61,7 +62,9 @@ def test_the_command_line_and_its_listing_load_nothing_heavy() -> None:
 
 
 def test_the_report_does_not_load_torch() -> None:
-    assert "torch" not in loaded_by("import diffmask.report, diffmask.statistics")
+    assert "torch" not in loaded_by(
+        "import diffmask.report, diffmask.statistics, diffmask.comparison, diffmask.verdict"
+    )
 
 
 def test_every_public_name_is_there() -> None:

@@ -9,8 +9,9 @@ from diffmask.cost import Cost
 from diffmask.errors import StoreError
 from diffmask.explainer import Explainer, Method
 from diffmask.given import GivenTask
+from diffmask.parts import explain_in_parts, explained_artefact
 from diffmask.recipe import digest_of
-from diffmask.store import Artefact, Store
+from diffmask.store import Artefact, Store, read
 from diffmask.task import Task, TaskRecipe
 
 
@@ -35,11 +36,13 @@ class Bench:
     recipe: TaskRecipe
     seed: int
     _live: dict[str, Any] = field(default_factory=dict)
+    part_rows: int | None = None
+    """Rows whose scores are kept as soon as they are known, where a split is explained part by part."""
 
     @staticmethod
-    def over(store: Store, task: Task, seed: int = 0) -> "Bench":
+    def over(store: Store, task: Task, seed: int = 0, part_rows: int | None = None) -> "Bench":
         """A bench over a task that is already there."""
-        return Bench(store, GivenTask.of(task), seed, {"task": task})
+        return Bench(store, GivenTask.of(task), seed, {"task": task}, part_rows)
 
     def task_digest(self) -> str:
         """A name for the trained task."""
@@ -80,19 +83,21 @@ class Bench:
         explainer.recipe = method
         return explainer
 
+    def diagnostics(self, method: Method) -> dict[str, Any]:
+        """What a fit that is in the store found out about itself."""
+        digest = self.fit_digest(method)
+        return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
+
     def explained(self, method: Method, split: str) -> Explained:
         """The method's attributions of a split."""
 
         def make() -> Artefact:
+            batch = self.task().data[split]
+            if self.part_rows is not None:
+                digest = self.explain_digest(method, split)
+                return explain_in_parts(self.store, digest, batch, self.part_rows, lambda: self.explainer(method))
             explainer = self.explainer(method)
-            found = explainer(self.task().data[split])
-            values = {
-                "layers": list(found.layers),
-                "cost": asdict(explainer.cost),
-                "fit_cost": asdict(explainer.fit_cost),
-            }
-            layers = {} if found.by_layer is None else {"by_layer": found.by_layer}
-            return Artefact({"scores": found.scores, **layers}, values)
+            return explained_artefact(explainer, explainer(batch))
 
         kept = self.store.get_or_make("explain", self.explain_digest(method, split), make)
         attribution = Attribution(kept.tensors["scores"], kept.tensors.get("by_layer"), tuple(kept.values["layers"]))

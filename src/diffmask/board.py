@@ -1,11 +1,14 @@
 """A `Board`: methods side by side on one task, with what may be concluded. Plain values only; no torch here."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
-from diffmask.record import write_json
+from diffmask.errors import InputError
+from diffmask.record import write_json, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +22,8 @@ class Measure:
     """What a good value means, in a sentence."""
     cannot_say: str
     """What it does not mean, in a sentence."""
+    knob: str = "share of tokens"
+    """What is turned along its curve, where it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +122,44 @@ class Board:
         file = Path(folder) / "board.json"
         write_json(file, asdict(self))
         return file
+
+    @staticmethod
+    def load(folder: str | Path) -> "Board":
+        """The board that `save` wrote."""
+        file = Path(folder) / "board.json"
+        if not file.is_file():
+            raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask benchmark`")
+        return board_from(json.loads(file.read_text()))
+
+    def __str__(self) -> str:
+        return import_module("diffmask.report.table").board_text(self)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report, one self-contained page; returns its path."""
+        # Looked up when it is needed: what draws a board knows the board, not the other way round.
+        page = import_module("diffmask.report.board").render_board(self)
+        write_text(Path(path), page)
+        return Path(path)
+
+
+def board_from(node: Mapping[str, Any]) -> Board:
+    """The board that plain values stand for."""
+    parts = {
+        "measures": [Measure(**one) for one in node["measures"]],
+        "methods": [_method_from(one) for one in node["methods"]],
+        "comparisons": [Comparison(**_numbers(one)) for one in node["comparisons"]],
+        "curves": [Curve(**one) for one in node["curves"]],
+        "texts": [BoardText(**one) for one in node["texts"]],
+    }
+    return Board(**{**node, **parts})
+
+
+def _method_from(node: Mapping[str, Any]) -> MethodResult:
+    estimates = {name: Estimate(**_numbers(one)) for name, one in node["estimates"].items()}
+    return MethodResult(**{**node, "estimates": estimates, "cost": _numbers(node["cost"])})
+
+
+def _numbers(node: Mapping[str, Any]) -> dict[str, Any]:
+    """Words that stand for numbers are numbers again."""
+    words = ("inf", "-inf", "nan")
+    return {name: float(value) if value in words else value for name, value in node.items()}

@@ -26,6 +26,15 @@ class Cost:
     peak_megabytes: float = 0.0
     """Largest resident memory of the process while it ran; 0 where the system does not tell."""
 
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.forwards + other.forwards,
+            self.backwards + other.backwards,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+            max(self.peak_megabytes, other.peak_megabytes),
+        )
+
     def as_dict(self) -> dict[str, int | float]:
         """The figures by name, rounded for people."""
         return {name: round(value, 3) for name, value in asdict(self).items()}

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from diffmask import __version__
-from diffmask.cli import explain, fit, listing, report, run, train
+from diffmask.cli import benchmark, explain, fit, listing, report, run, train
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("train")(train.train)
 app.command("fit")(fit.fit)
 app.command("explain")(explain.explain)
+app.command("benchmark")(benchmark.benchmark)
 app.command("run")(run.run)
 app.command("report")(report.report)
 app.command("list")(listing.listing)

@@ -43,6 +43,7 @@ class Comprehensiveness(Evaluation):
 
     name: ClassVar[str] = "comprehensiveness"
     measures: ClassVar[tuple[Measure, ...]] = (COMPREHENSIVENESS, SUFFICIENCY)
+    erases: ClassVar[bool] = True
 
     split: str = "test"
     ratios: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
