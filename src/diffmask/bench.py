@@ -52,6 +52,10 @@ class Bench:
         """A name for a method fitted to the task."""
         return digest_of(["fit", self.task_digest(), method.digest])
 
+    def learned_digest(self, method: Method) -> str:
+        """A name for what a method learned from the task: the same whatever rows it then explains."""
+        return digest_of(["fit", digest_of(["task", self.recipe.training_digest, self.seed]), method.digest])
+
     def explain_digest(self, method: Method, split: str) -> str:
         """A name for a split's attributions."""
         return digest_of(["explain", self.fit_digest(method), split])
@@ -79,13 +83,13 @@ class Bench:
             method.teach(explainer, task, self.seed)
             return explainer_artefact(explainer)
 
-        self.store.get_or_make("fit", self.fit_digest(method), make, lambda found: restore(explainer, found))
+        self.store.get_or_make("fit", self.learned_digest(method), make, lambda found: restore(explainer, found))
         explainer.recipe = method
         return explainer
 
     def diagnostics(self, method: Method) -> dict[str, Any]:
         """What a fit that is in the store found out about itself."""
-        digest = self.fit_digest(method)
+        digest = self.learned_digest(method)
         return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
 
     def explained(self, method: Method, split: str) -> Explained:

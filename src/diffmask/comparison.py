@@ -16,7 +16,9 @@ from diffmask.board import Comparison, Estimate, Measure
 Values = Any
 """A numpy array: one number for each seed and text; a text on which a measure says nothing is NaN."""
 
-LEVEL = 0.05
+LEVEL = 0.025
+"""Chance of even one false difference on a board: half of the one in twenty that is promised, since a bootstrap of
+few texts is not exact."""
 FEWEST_ROWS = 30
 """Texts below which no method is said to beat another: so few do not tell what their bootstrap would need to know."""
 RESAMPLES = 10_000

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from diffmask.batch import Batch
+from diffmask.recipe import digest_of
 from diffmask.task import Task, TaskRecipe
 
 
@@ -18,6 +19,8 @@ class GivenTask(TaskRecipe):
     """Of the model and its sites."""
     rows: str
     """Of every split's rows."""
+    training_rows: str
+    """Of every split's rows but those of `test`, from which nothing learns."""
     mask_token: int | None
     task: Task = field(repr=False, compare=False)
     """The task itself; no part of the recipe's digest."""
@@ -25,12 +28,19 @@ class GivenTask(TaskRecipe):
     @staticmethod
     def of(task: Task) -> "GivenTask":
         """The recipe that stands for a task."""
-        digest = hashlib.sha256()
-        for split, batch in sorted(task.data.items()):
-            digest.update(f"{split} {_digest(batch)}".encode())
+        rows = {split: _digest(batch) for split, batch in task.data.items()}
         return GivenTask(
-            fingerprint=task.fingerprint(), rows=digest.hexdigest()[:16], mask_token=task.mask_token, task=task
+            fingerprint=task.fingerprint(),
+            rows=digest_of(rows),
+            training_rows=digest_of({split: digest for split, digest in rows.items() if split != "test"}),
+            mask_token=task.mask_token,
+            task=task,
         )
+
+    @property
+    def training_digest(self) -> str:
+        """The same for any held-out rows."""
+        return digest_of([self.name, self.fingerprint, self.training_rows, self.mask_token])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only."""

@@ -160,6 +160,11 @@ class TaskRecipe(Recipe, ABC):
 
     kind: ClassVar[str] = "task"
 
+    @property
+    def training_digest(self) -> str:
+        """A name for all that a method may learn from."""
+        return self.digest
+
     @abstractmethod
     def build(self, seed: int) -> Task:
         """The task's data and an untrained model."""

@@ -4,13 +4,18 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from diffmask.bench import Bench
 from diffmask.benchmarking.assembly import assemble
+from diffmask.benchmarking.budget import within_budget
+from diffmask.benchmarking.forecast import forecast
 from diffmask.benchmarking.plan import Named, Plan
 from diffmask.benchmarking.work import work
 from diffmask.board import Board
@@ -51,18 +56,30 @@ def benchmark(
 
 def run_plan(plan: Plan, task: Task | TaskRecipe, store: Store, say: Callable[[str], None]) -> Board:
     """The board of a plan; what the store holds is not done again."""
-    start = time.perf_counter()
-    live = task if isinstance(task, Task) else Bench(store, task, plan.seeds[0]).task()
-    held_out = plan.held_out(live)
+    held_out = plan.held_out(_live(task, store, plan.seeds[0]))
+    plan, too_dear = within_budget(plan, held_out)
     benches = [Bench.over(store, held_out, seed, PART_ROWS) for seed in plan.seeds]
+    expected = forecast(plan, benches)
+    say(str(expected))
+    start = time.perf_counter()
     found = work(plan, benches)
     write_jsonl(store.root.parent / "records.jsonl", [record for done in found for _, record in done.measured])
     texts = len(held_out.data[plan.split])
     title = f"{benches[0].recipe.label}, {texts} texts"
-    return assemble(title, plan, found, benches, manifest(plan, benches[0], time.perf_counter() - start))
+    kept = {**manifest(plan, benches[0]), "forecast_seconds": round(expected.seconds, 1)}
+    board = assemble(title, plan, found, benches, kept)
+    spent = {**kept, "seconds": round(time.perf_counter() - start, 1)}
+    return replace(board, warnings=[*board.warnings, *too_dear], manifest=spent)
 
 
-def manifest(plan: Plan, bench: Bench, seconds: float) -> dict[str, Any]:
+def _live(task: Task | TaskRecipe, store: Store, seed: int) -> Task:
+    """The task itself; what a recipe trains is kept, what it only loads is not."""
+    if isinstance(task, Task):
+        return task
+    return task.load(seed) if type(task).train is TaskRecipe.train else Bench(store, task, seed).task()
+
+
+def manifest(plan: Plan, bench: Bench) -> dict[str, Any]:
     """Everything needed to do it again."""
     return {
         "methods": [method.to_dict() for method in plan.methods],
@@ -74,6 +91,6 @@ def manifest(plan: Plan, bench: Bench, seconds: float) -> dict[str, Any]:
         "task": bench.recipe.to_dict(),
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(seconds, 1),
     }
