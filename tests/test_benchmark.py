@@ -141,8 +141,8 @@ def test_a_long_fit_is_told_from_two_short_ones(toy_task: CountingTask, monkeypa
 
 
 def test_a_budget_is_spent_and_not_exceeded(toy_task: CountingTask) -> None:
-    methods = ["integrated-gradient", "gradient", "erasure", DiffMask(mask="states", batch_size=16)]
-    plan = Plan.of(methods, None, texts=40, budget=60)
+    diffmask = DiffMask(mask="states", batch_size=16)
+    plan = Plan.of(["integrated-gradient", "gradient", "erasure", diffmask], None, texts=40, budget=60)
     task = plan.held_out(toy_task)
     found, said = within_budget(plan, task)
     assert not said

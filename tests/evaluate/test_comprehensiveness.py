@@ -1,5 +1,7 @@
 """Comprehensiveness and sufficiency of a model that is a table, against arithmetic done by hand."""
 
+from collections.abc import Callable
+from itertools import permutations
 from math import exp
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from diffmask.bench import Bench
 from diffmask.errors import RecipeError, TaskError
 from diffmask.evaluate import erasing
 from diffmask.evaluate.comprehensiveness import Comprehensiveness
-from diffmask.evaluate.erasing import Eraser, counts
+from diffmask.evaluate.erasing import Clean, Eraser, counts
+from diffmask.evaluate.orders import extreme
 from diffmask.explainer import Method
 from diffmask.record import Record
 from diffmask.store import Store
@@ -113,3 +116,36 @@ def test_what_cannot_be_erased_so_is_refused(tmp_path: Path) -> None:
     task.attention_masked = False
     with pytest.raises(TaskError, match="has no attention mask"):
         measured(task, tmp_path, mode="attention-mask")
+
+
+def by_all_orders(table: Callable[[frozenset[int]], float], whole: float, sizes: list[int], keep: bool) -> list[float]:
+    """The mean drop of every order of four tokens."""
+    everything = frozenset(range(4))
+    means = []
+    for order in permutations(range(4)):
+        firsts = [frozenset(order[:size]) for size in sizes]
+        means.append(sum(whole - sigmoid(table(one if keep else everything - one)) for one in firsts) / len(sizes))
+    return means
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_wide_beam_finds_the_best_and_the_worst_of_all_orders(keep: bool) -> None:
+    source = torch.Generator().manual_seed(3)
+    sets = [frozenset(i for i in range(4) if code >> i & 1) for code in range(16)]
+    values = dict(zip(sets, torch.randn(16, generator=source).tolist(), strict=True))
+    task = LookupTask(4, values)
+    batch, whole = task.data["test"], sigmoid(values[frozenset(range(4))])
+    said = Clean(torch.ones(1), torch.tensor([whole]))
+    means = by_all_orders(values.__getitem__, whole, [1, 1, 3], keep)
+    for sign, bound in ((1, max(means)), (-1, min(means))):
+        found = extreme(Eraser(task), batch, said, torch.tensor([[1, 1, 3]]), keep=keep, sign=sign, width=16)
+        assert float(found) == pytest.approx(bound, abs=1e-6)
+        narrow = extreme(Eraser(task), batch, said, torch.tensor([[1, 1, 3]]), keep=keep, sign=sign, width=1)
+        assert sign * float(narrow) <= sign * bound + 1e-6
+
+
+def test_a_normalised_mean_lies_between_the_bounds(tmp_path: Path) -> None:
+    found = measured(LookupTask(4, TABLE), tmp_path, ratios=(0.25, 0.5), beam=16)
+    means = by_all_orders(lambda kept: TABLE.get(kept, -1.0), sigmoid(2.0), [1, 2], False)
+    by_hand = (found["comprehensiveness", None].value - min(means)) / (max(means) - min(means))
+    assert found["normalised_comprehensiveness", None].value == pytest.approx(by_hand, abs=1e-5)

@@ -34,7 +34,7 @@ class Plan:
     """One fit, and one set of scores, for each."""
     split: str = "test"
     """Where the texts are taken from."""
-    budget: float | None = None
+    budget: int | float | None = None
     """Rows through the model that each method may spend on a text, forward and backward; as it likes where none is."""
 
     def __post_init__(self) -> None:

@@ -17,13 +17,10 @@ def price(explained: Sequence[Explained], rival: float | None) -> dict[str, floa
     """Per text: rows forward and backward, seconds; in all: seconds of the fit, memory, and the break-even in texts."""
     texts = sum(len(one.attribution) for one in explained)
     costs = [one.cost for one in explained]
-    forwards, seconds = sum(cost.rows for cost in costs) / texts, sum(cost.seconds for cost in costs) / texts
-    passes = sum(cost.forwards for cost in costs)
     found = {
-        "forwards": forwards,
-        # A backward pass has the rows of its forward pass.
-        "backwards": forwards * sum(cost.backwards for cost in costs) / passes if passes else 0.0,
-        "seconds": seconds,
+        "forwards": sum(cost.rows for cost in costs) / texts,
+        "backwards": sum(cost.rows_back for cost in costs) / texts,
+        "seconds": sum(cost.seconds for cost in costs) / texts,
         "fit_seconds": sum(one.fit_cost.seconds for one in explained) / len(explained),
         "peak_megabytes": max(max(one.cost.peak_megabytes, one.fit_cost.peak_megabytes) for one in explained),
     }

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from diffmask.batch import Batch
 from diffmask.bench import Bench, Explained
-from diffmask.cost import Cost
 from diffmask.evaluate.erasing import clean
 from diffmask.explainer import Method
 from diffmask.store import Store
@@ -85,18 +84,15 @@ class Calls:
     """Rows through the model, forward and backward, a text."""
 
     explaining: float
-    fitting: float
+    fitting: int
     """In all; not a text."""
 
     @staticmethod
     def of(explained: Explained) -> "Calls":
         """As counted."""
-        return Calls(_rows(explained.cost) / len(explained.attribution), _rows(explained.fit_cost))
+        cost, fit = explained.cost, explained.fit_cost
+        return Calls((cost.rows + cost.rows_back) / len(explained.attribution), fit.rows + fit.rows_back)
 
     def a_text(self, texts: int) -> float:
         """With the fit shared by so many texts."""
         return self.explaining + self.fitting / texts
-
-
-def _rows(cost: Cost) -> float:
-    return cost.rows * (1 + cost.backwards / cost.forwards) if cost.forwards else 0.0

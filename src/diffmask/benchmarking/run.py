@@ -38,7 +38,7 @@ def benchmark(
     seeds: Sequence[int] = (0,),
     out: str | Path | None = None,
     split: str = "test",
-    budget: float | None = None,
+    budget: int | float | None = None,
     say: Callable[[str], None] = print,
 ) -> Board:
     """Methods compared on one model and some of its held-out texts, with a verdict.

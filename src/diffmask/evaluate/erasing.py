@@ -47,6 +47,18 @@ class Eraser:
 
     task: Task
     mode: Mode = "mask"
+    baseline: Float[Tensor, " width"] | None = None
+    """Stands for an erased token's embedding where the vocabulary has no mask token; the mean where none is given."""
+
+    @staticmethod
+    def on(bench: Bench, mode: Mode) -> "Eraser":
+        """An eraser of a bench's task; what stands for an erased token is computed once for all methods."""
+        task = bench.task()
+        if task.mask_token is not None:
+            return Eraser(task, mode)
+        digest = digest_of(["baseline", bench.task_digest()])
+        kept = bench.store.get_or_make("baseline", digest, lambda: Artefact({"mean": mean_embedding(task)}))
+        return Eraser(task, mode, kept.tensors["mean"])
 
     def __post_init__(self) -> None:
         if self.mode == "attention-mask" and not self.task.attention_masked:
@@ -78,22 +90,19 @@ class Eraser:
         nothing = ~(batch.present & ~gone).any(dim=1, keepdim=True)
         replaced = gone if self.mode == "mask" else gone & nothing
         removed = gone & ~replaced
-        masked = self._masked(batch, replaced)
+        masked, edits = batch, {}
+        if self.task.mask_token is not None:
+            masked = replace(batch, tokens=batch.tokens.masked_fill(replaced, self.task.mask_token))
         shorter = (hide(masked, removed) if self.mode == "attention-mask" else delete(masked, removed)).trim()
-        edits = {}
         if self.task.mask_token is None and replaced.any():
-            site = self.task.sites[0]
-            edits = {site: fill(replaced[:, : shorter.tokens.shape[1]], self._baseline())}
+            baseline = mean_embedding(self.task) if self.baseline is None else self.baseline
+            edits = {self.task.sites[0]: fill(replaced[:, : shorter.tokens.shape[1]], baseline)}
         return explained(self.task.predict(shorter, edits), target, "probability")
 
-    def _masked(self, batch: Batch, replaced: Bool[Tensor, "row token"]) -> Batch:
-        if self.task.mask_token is None:
-            return batch
-        return replace(batch, tokens=batch.tokens.masked_fill(replaced, self.task.mask_token))
 
-    def _baseline(self) -> Float[Tensor, " width"]:
-        """Where the vocabulary has no mask token: the mean of the training rows' embeddings."""
-        return baseline_state(self.task, self.task.sites[0], "mean")
+def mean_embedding(task: Task) -> Float[Tensor, " width"]:
+    """The mean embedding of the training rows' tokens."""
+    return baseline_state(task, task.sites[0], "mean")
 
 
 def _by_length(lengths: Int[Tensor, " copy"]) -> Iterator[Int[Tensor, " copy"]]:
