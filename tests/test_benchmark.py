@@ -11,6 +11,7 @@ from scipy import stats
 import diffmask as dm
 from diffmask.bench import Bench
 from diffmask.benchmarking import agreement
+from diffmask.benchmarking.assembly import measure_names
 from diffmask.benchmarking.budget import within_budget
 from diffmask.benchmarking.choices import sorted_choices
 from diffmask.benchmarking.forecast import forecast
@@ -19,6 +20,7 @@ from diffmask.benchmarking.rehearsal import Calls, fit_seconds, rehearsal
 from diffmask.benchmarking.run import PART_ROWS
 from diffmask.board import Board
 from diffmask.errors import InputError, RecipeError
+from diffmask.evaluate.comprehensiveness import Comprehensiveness
 from diffmask.graph import MeasureNode
 from diffmask.methods.diffmask import DiffMask
 from diffmask.record import read_jsonl
@@ -166,7 +168,14 @@ def test_what_a_method_cannot_do_does_not_stop_the_others(toy_task: CountingTask
     assert any(warning.startswith("attention is left out: ") for warning in board.warnings)
     assert sum("has no attention mask" in warning for warning in board.warnings) == 2
     assert board.verdict[0].startswith("No verdict: 10 texts are too few")
-    assert board.measures[0].name == "comprehensiveness (comprehensiveness)"
+    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+
+
+def test_two_evaluations_of_one_measure_are_told_apart() -> None:
+    by_deletion = Comprehensiveness(mode="delete")
+    names = measure_names([Comprehensiveness(), by_deletion])
+    assert names[by_deletion, "sufficiency"].name == "sufficiency (mode=delete)"
+    assert names[Comprehensiveness(), "sufficiency"].title == "Sufficiency"
 
 
 def test_agreement_is_spearmans_and_the_shared_top() -> None:

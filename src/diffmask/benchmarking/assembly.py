@@ -9,7 +9,7 @@ import torch
 
 from diffmask.bench import Bench, Explained
 from diffmask.benchmarking import agreement
-from diffmask.benchmarking.plan import Plan, short_names
+from diffmask.benchmarking.plan import Plan
 from diffmask.benchmarking.price import price, rival_seconds
 from diffmask.benchmarking.work import Done, fit_problems
 from diffmask.board import Board, BoardText, Curve, Measure, MethodResult
@@ -53,14 +53,16 @@ def assemble(
 
 
 def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, str], Measure]:
-    """Each evaluation's measures by metric; where two evaluations share one, named with what tells them apart."""
-    metrics = [measure.name for evaluation in evaluations for measure in evaluation.measures]
-    found = {}
-    for evaluation, label in zip(evaluations, short_names(evaluations), strict=True):
+    """Each evaluation's measures by metric; where two evaluations share one, named with the choices that differ."""
+    found: dict[tuple[Evaluation, str], Measure] = {}
+    for evaluation in evaluations:
         for measure in evaluation.measures:
-            named = f" ({label})" if metrics.count(measure.name) > 1 else ""
+            taken = {known.name for known in found.values()}
+            choices = evaluation.label.removeprefix(evaluation.name).strip()
+            endings = ("", f" {choices}", f" by {evaluation.label}")
+            ending = next(ending for ending in endings if f"{measure.name}{ending}" not in taken)
             found[evaluation, measure.name] = replace(
-                measure, name=f"{measure.name}{named}", title=f"{measure.title}{named}"
+                measure, name=f"{measure.name}{ending}", title=f"{measure.title}{ending}"
             )
     return found
 
