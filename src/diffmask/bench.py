@@ -88,8 +88,10 @@ class Bench:
         return explainer
 
     def diagnostics(self, method: Method) -> dict[str, Any]:
-        """What a fit that is in the store found out about itself."""
+        """What a fit found out about itself; nothing where the store has no fit any more."""
         digest = self.learned_digest(method)
+        if not self.store.has("fit", digest):
+            return {}
         return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
 
     def explained(self, method: Method, split: str) -> Explained:

@@ -67,10 +67,14 @@ class Plan:
         return task.narrowed(self.split, drawn[: self.texts].sort().values)
 
 
-def short_names(recipes: Sequence[Method | Evaluation]) -> list[str]:
-    """Each recipe's name; where two share it, with the choices that tell them apart."""
+def short_names(recipes: Sequence[Method]) -> list[str]:
+    """Each recipe's name; where two share it, with the choices that tell them apart, or numbered."""
     shared = Counter(recipe.name for recipe in recipes)
-    return [recipe.label if shared[recipe.name] > 1 else recipe.name for recipe in recipes]
+    found: list[str] = []
+    for recipe in recipes:
+        name = recipe.label if shared[recipe.name] > 1 else recipe.name
+        found.append(f"{name} #{found.count(name) + 1}" if name in found else name)
+    return found
 
 
 def _recipe(kind: str, one: Any) -> Any:

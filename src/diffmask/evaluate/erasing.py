@@ -108,10 +108,11 @@ def mean_embedding(task: Task) -> Float[Tensor, " width"]:
 def _by_length(lengths: Int[Tensor, " copy"]) -> Iterator[Int[Tensor, " copy"]]:
     """Copies in order of length, in runs of so many tokens at once."""
     order = lengths.argsort(stable=True)
+    rising: list[int] = lengths[order].tolist()
     start = 0
     while start < len(order):
         stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * int(lengths[order[stop]]) <= TOKENS_AT_ONCE:
+        while stop < len(order) and (stop + 1 - start) * rising[stop] <= TOKENS_AT_ONCE:
             stop += 1
         yield order[start:stop]
         start = stop
