@@ -30,7 +30,7 @@ def run(*words: str) -> str:
     return done.output
 
 
-@pytest.mark.parametrize("verb", ["train", "fit", "explain"])
+@pytest.mark.parametrize("verb", ["train", "fit", "explain", "benchmark"])
 def test_every_verb_shows_an_example(verb: str) -> None:
     assert f"diffmask {verb}" in run(verb, "--help")
 
@@ -45,6 +45,11 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
     table = ["--data", "reviews.csv", "--text-column", "review", "--out", "scores.jsonl"]
     assert "scores of 72 texts" in run("explain", "explainer", *table)
     assert len((home / "scores.jsonl").read_text().splitlines()) == 72
+    compared = run(
+        "benchmark", "--model", "clf", "--data", "reviews.csv", "--methods", "gradient", "--out", "run", *columns
+    )
+    assert "forecast: about" in compared and "No verdict" in compared and "gradient" in compared
+    assert (home / "run" / "board.json").is_file()
 
 
 def test_choices_that_are_not_known_are_named(home: Path) -> None:

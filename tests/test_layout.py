@@ -11,10 +11,11 @@ import diffmask
 
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
-    "errors", "registry", "recipe", "record", "statistics", "board", "report", "words", "display", "explanation",
-    "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates", "constraint",
-    "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "claim", "store", "bench", "persistence",
-    "streaming", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "demo", "cli",
+    "errors", "registry", "recipe", "record", "statistics", "board", "comparison", "verdict", "report", "words",
+    "display", "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer",
+    "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "claim", "store",
+    "given", "parts", "bench", "persistence", "streaming", "evaluation", "evaluate", "graph", "experiment", "engine",
+    "run", "benchmarking", "demo", "cli",
 )  # fmt: skip
 
 
@@ -65,7 +66,9 @@ def test_the_command_line_and_its_listing_load_nothing_heavy() -> None:
 
 
 def test_the_report_does_not_load_torch() -> None:
-    assert "torch" not in loaded_by("import diffmask.report.folder, diffmask.statistics")
+    assert "torch" not in loaded_by(
+        "import diffmask.report.folder, diffmask.statistics, diffmask.comparison, diffmask.verdict"
+    )
 
 
 def test_a_board_loads_nothing_heavy_until_it_is_shown() -> None:

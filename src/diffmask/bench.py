@@ -8,8 +8,10 @@ from diffmask.batch import Attribution
 from diffmask.cost import Cost
 from diffmask.errors import StoreError
 from diffmask.explainer import Explainer, Method
+from diffmask.given import GivenTask
+from diffmask.parts import explain_in_parts, explained_artefact
 from diffmask.recipe import digest_of
-from diffmask.store import Artefact, Store
+from diffmask.store import Artefact, Store, read
 from diffmask.task import Task, TaskRecipe
 
 
@@ -34,10 +36,17 @@ class Bench:
     recipe: TaskRecipe
     seed: int
     _live: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    part_rows: int | None = None
+    """Rows whose scores are kept as soon as they are known, where a split is explained part by part."""
+
+    @staticmethod
+    def over(store: Store, task: Task, seed: int = 0, part_rows: int | None = None) -> "Bench":
+        """A bench over a task that is already there."""
+        return Bench(store, GivenTask.of(task), seed, {"task": task}, part_rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Benches travel to workers without what is live on them."""
-        return _arrived, (self.store, self.recipe, self.seed)
+        return _arrived, (self.store, self.recipe, self.seed, self.part_rows)
 
     def task_digest(self) -> str:
         """A name for the trained task."""
@@ -46,6 +55,10 @@ class Bench:
     def fit_digest(self, method: Method) -> str:
         """A name for a method fitted to the task."""
         return digest_of(["fit", self.task_digest(), method.digest])
+
+    def learned_digest(self, method: Method) -> str:
+        """A name for what a method learned from the task: the same whatever rows it then explains."""
+        return digest_of(["fit", digest_of(["task", self.recipe.training_digest, self.seed]), method.digest])
 
     def explain_digest(self, method: Method, split: str) -> str:
         """A name for a split's attributions."""
@@ -74,23 +87,27 @@ class Bench:
             method.teach(explainer, task, self.seed)
             return explainer_artefact(explainer)
 
-        self.store.get_or_make("fit", self.fit_digest(method), make, lambda found: restore(explainer, found))
+        self.store.get_or_make("fit", self.learned_digest(method), make, lambda found: restore(explainer, found))
         explainer.recipe = method
         return explainer
+
+    def diagnostics(self, method: Method) -> dict[str, Any]:
+        """What a fit found out about itself; nothing where the store has no fit any more."""
+        digest = self.learned_digest(method)
+        if not self.store.has("fit", digest):
+            return {}
+        return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
 
     def explained(self, method: Method, split: str) -> Explained:
         """The method's attributions of a split."""
 
         def make() -> Artefact:
+            batch = self.task().data[split]
+            if self.part_rows is not None:
+                digest = self.explain_digest(method, split)
+                return explain_in_parts(self.store, digest, batch, self.part_rows, lambda: self.explainer(method))
             explainer = self.explainer(method)
-            found = explainer(self.task().data[split])
-            values = {
-                "layers": list(found.layers),
-                "cost": asdict(explainer.cost),
-                "fit_cost": asdict(explainer.fit_cost),
-            }
-            layers = {} if found.by_layer is None else {"by_layer": found.by_layer}
-            return Artefact({"scores": found.scores, **layers}, values)
+            return explained_artefact(explainer, explainer(batch))
 
         kept = self.store.get_or_make("explain", self.explain_digest(method, split), make)
         attribution = Attribution(kept.tensors["scores"], kept.tensors.get("by_layer"), tuple(kept.values["layers"]))
@@ -100,10 +117,10 @@ class Bench:
 _LAST: list[Bench] = []
 
 
-def _arrived(store: Store, recipe: TaskRecipe, seed: int) -> Bench:
+def _arrived(store: Store, recipe: TaskRecipe, seed: int, part_rows: int | None) -> Bench:
     """A bench that came to this process; the last one to come if it is the same, so that its task is loaded once."""
-    bench = Bench(store, recipe, seed)
-    if not _LAST or (_LAST[0].store, _LAST[0].task_digest()) != (store, bench.task_digest()):
+    bench = Bench(store, recipe, seed, part_rows=part_rows)
+    if not _LAST or _LAST[0] != bench:
         _LAST[:] = [bench]
     return _LAST[0]
 

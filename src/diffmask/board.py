@@ -20,6 +20,8 @@ class Measure:
     """What a good value means, in a sentence."""
     cannot_say: str
     """What it does not mean, in a sentence."""
+    knob: str = "share of tokens"
+    """What is turned along its curve, where it has one."""
 
 
 @dataclass(frozen=True, kw_only=True)

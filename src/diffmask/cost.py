@@ -25,6 +25,18 @@ class Cost:
     seconds: float = 0.0
     peak_megabytes: float = 0.0
     """Largest resident memory of the process while it ran; 0 where the system does not tell."""
+    rows_back: int = 0
+    """Rows that went backward."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.forwards + other.forwards,
+            self.backwards + other.backwards,
+            self.rows + other.rows,
+            self.seconds + other.seconds,
+            max(self.peak_megabytes, other.peak_megabytes),
+            self.rows_back + other.rows_back,
+        )
 
     def as_dict(self) -> dict[str, int | float]:
         """The figures by name, rounded for people."""
@@ -55,6 +67,7 @@ def count_backward(state: Tensor, cost: Cost) -> None:
 
     def count(gradient: Tensor) -> None:
         cost.backwards += 1
+        cost.rows_back += gradient.shape[0]
 
     if state.requires_grad:
         state.register_hook(count)

@@ -23,6 +23,11 @@ class Evaluation(Recipe, ABC):
     measures: ClassVar[tuple[Measure, ...]] = ()
     """How to read the metrics it yields, where methods are compared by them: a measure's name is a record's metric."""
 
+    erases: ClassVar[bool] = False
+    """Whether it takes words out of texts: what the model then says may be surprise."""
+    per_text: ClassVar[bool] = True
+    """Whether its work grows with the texts: what it takes can then be forecast from a few."""
+
     @abstractmethod
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """The numbers, one a record."""

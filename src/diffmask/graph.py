@@ -90,7 +90,7 @@ class FitNode(Node):
     @property
     def address(self) -> Address:
         """The fitted explainer."""
-        return "fit", self.bench.fit_digest(self.method)
+        return "fit", self.bench.learned_digest(self.method)
 
     @property
     def label(self) -> str:

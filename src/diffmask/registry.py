@@ -98,6 +98,12 @@ for _kind, _name, _target, _summary in (
         "diffmask.evaluate.truth:DivergenceToTruth",
         "KL and JS from the known truth to the normalised scores",
     ),
+    (
+        "evaluation",
+        "comprehensiveness",
+        "diffmask.evaluate.comprehensiveness:Comprehensiveness",
+        "comprehensiveness and sufficiency over ratios (DeYoung 2020)",
+    ),
     ("evaluation", "fidelity", "diffmask.evaluate.fidelity:Fidelity", "does the answer survive the learned masks?"),
 ):
     register(_kind, _name, _target, _summary)

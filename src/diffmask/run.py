@@ -82,14 +82,16 @@ def _manifest(experiment: Experiment, seconds: float) -> dict[str, Any]:
     return {
         "experiment": experiment.to_dict(),
         "seeds": list(experiment.seeds),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: _version(name) for name in REPORTED if _version(name)},
-        },
+        "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
     }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that numbers depend on."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in REPORTED if _version(name)}}
 
 
 def _version(package: str) -> str:

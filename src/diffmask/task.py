@@ -3,11 +3,12 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -17,6 +18,7 @@ from diffmask.batch import Batch
 from diffmask.errors import InputError, SiteError, TaskError, nearest
 from diffmask.hooks import Edit, Site
 from diffmask.recipe import Recipe
+from diffmask.words import ReadRow
 
 
 class Task(ABC):
@@ -30,6 +32,8 @@ class Task(ABC):
     pad_token: int = 0
     attention_masked: bool = False
     """Whether a token with `present` False is ignored wherever it stands, as by an attention mask."""
+    saw_masks: bool = False
+    """Whether the model met erased input when it was trained, so that erasing is nothing new to it."""
 
     def __init__(self, model: nn.Module, places: Mapping[str, Site], data: Mapping[str, Batch]) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -54,6 +58,22 @@ class Task(ABC):
         return [
             [str(token) for token in row[real].tolist()] for row, real in zip(batch.tokens, batch.present, strict=True)
         ]
+
+    def read_row(self, split: str, row: int) -> ReadRow:
+        """A row's words and where their tokens stand; here every token is a word."""
+        words = self.describe(self.data[split][row : row + 1])[0]
+        columns = self.data[split].present[row].nonzero().flatten().tolist()
+        return ReadRow(tuple(words), ("", *[" "] * (len(words) - 1), ""), tuple((column,) for column in columns))
+
+    def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
+        """Outcomes as a person calls them; None for one that is not known."""
+        return [str(value) for value in target.tolist()]
+
+    def narrowed(self, split: str, rows: Int[Tensor, " row"]) -> "Task":
+        """The same task with only some rows of a split, in the order given."""
+        found = copy(self)
+        found.data = {**self.data, split: self.data[split][rows].trim()}
+        return found
 
     def example(self, batch: Batch) -> int:
         """The row that shows best what the task is about."""
@@ -145,6 +165,11 @@ class TaskRecipe(Recipe, ABC):
     """The choices that make a task; `load` makes it."""
 
     kind: ClassVar[str] = "task"
+
+    @property
+    def training_digest(self) -> str:
+        """A name for all that a method may learn from."""
+        return self.digest
 
     @abstractmethod
     def build(self, seed: int) -> Task:

@@ -50,6 +50,17 @@ class Unit:
     tokens: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class ReadRow:
+    """One row of a batch as a person reads it."""
+
+    words: tuple[str, ...]
+    gaps: tuple[str, ...]
+    """What stands before each word, and after the last."""
+    columns: tuple[tuple[int, ...], ...]
+    """For each word the columns of its tokens."""
+
+
 def words(text: str) -> list[Span]:
     """Runs of letters, digits and marks; any other character that is not a space stands alone.
 

@@ -15,7 +15,7 @@ from diffmask.data.tables import Example
 from diffmask.explainer import Explainer
 from diffmask.explanation import Explanation, Prediction, units_of
 from diffmask.tasks.reading import Encoded
-from diffmask.words import Token
+from diffmask.words import ReadRow, Token
 
 if TYPE_CHECKING:
     from diffmask.tasks.text import TextClassification
@@ -57,21 +57,7 @@ class _Text:
     @cached_property
     def places(self) -> dict[Token, list[tuple[int, int]]]:
         """Each maskable token with the rows and columns where it stands: several where rows overlap."""
-        found: dict[Token, list[tuple[int, int]]] = {}
-        for line, row in enumerate(self.rows):
-            encoding = self.encoded.encodings[row]
-            maskable = self.encoded.batch.maskable[row].tolist()
-            seen: dict[Token, int] = {}
-            for column, (piece, span, segment) in enumerate(
-                zip(encoding.tokens, encoding.offsets, encoding.sequence_ids, strict=True)
-            ):
-                if maskable[column]:
-                    token = Token(piece, span, segment)
-                    # Several byte pieces of one character have the same span, and may be spelt the same.
-                    token = Token(piece, span, segment, seen.setdefault(token, 0))
-                    seen[Token(piece, span, segment)] += 1
-                    found.setdefault(token, []).append((line, column))
-        return found
+        return places_of(self.encoded, self.rows)
 
     def measure(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
         """Mean divergence over the text's rows, and what the model then says of them together."""
@@ -84,6 +70,43 @@ class _Text:
             original = self.task.predict(batch)
             masked = self.explainer.masked(batch, inside, layer)
         return float(divergence(original, masked).mean()), self.task.predictions(average(masked))[0]
+
+
+def places_of(encoded: Encoded, rows: Sequence[int]) -> dict[Token, list[tuple[int, int]]]:
+    """Each maskable token of a text with the rows, counted from its first, and columns where it stands."""
+    found: dict[Token, list[tuple[int, int]]] = {}
+    for line, row in enumerate(rows):
+        encoding = encoded.encodings[row]
+        maskable = encoded.batch.maskable[row].tolist()
+        seen: dict[Token, int] = {}
+        for column, (piece, span, segment) in enumerate(
+            zip(encoding.tokens, encoding.offsets, encoding.sequence_ids, strict=True)
+        ):
+            if maskable[column]:
+                token = Token(piece, span, segment)
+                # Several byte pieces of one character have the same span, and may be spelt the same.
+                token = Token(piece, span, segment, seen.setdefault(token, 0))
+                seen[Token(piece, span, segment)] += 1
+                found.setdefault(token, []).append((line, column))
+    return found
+
+
+def row_words(example: Example, encoded: Encoded, row: int) -> ReadRow:
+    """The words of one row's text; what lies between them, tokens that may not be masked included, are gaps."""
+    places = places_of(encoded, [row])
+    columns = [column for where in places.values() for _, column in where]
+    units = units_of(example.text, example.pair, tuple(places), "word")
+    gaps, segment, end = [], 0, 0
+    texts = (example.text, example.pair or "")
+    for unit in units:
+        if unit.segment == segment:
+            gaps.append(texts[segment][end : unit.span[0]])
+        else:
+            gaps.append(f"{texts[0][end:]}\n{texts[1][: unit.span[0]]}")
+        segment, end = unit.segment, unit.span[1]
+    rest = texts[segment][end:] + (f"\n{texts[1]}" if segment == 0 and example.pair else "")
+    members = tuple(tuple(columns[token] for token in unit.tokens) for unit in units)
+    return ReadRow(tuple(unit.text for unit in units), (*gaps, rest), members)
 
 
 def _explanation(text: _Text, numbers: Float[Tensor, "row feature"], attribution: Attribution) -> Explanation:

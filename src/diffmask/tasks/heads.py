@@ -37,6 +37,10 @@ class Head(ABC):
         """The head's own score of the rows that have a label."""
 
     @abstractmethod
+    def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
+        """Targets for people; a missing label is None."""
+
+    @abstractmethod
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """Each row's answer for people."""
 
@@ -64,6 +68,10 @@ class OneClass(Head):
         """Accuracy."""
         known = _require_labels(target != MISSING)
         return float((logits(answer).argmax(dim=-1)[known] == target[known]).float().mean())
+
+    def outcomes(self, target: Tensor) -> list[str | None]:
+        """Names of the classes."""
+        return [None if number == MISSING else self.names[number] for number in target.tolist()]
 
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """The likeliest class."""
@@ -99,13 +107,19 @@ class ManyLabels(Head):
         known = _require_labels(~target.isnan().any(dim=1))
         return float(((logits(answer)[known] > 0) == (target[known] > 0.5)).float().mean())
 
+    def outcomes(self, target: Tensor) -> list[str | None]:
+        """The labels that hold, joined as a prediction's are."""
+        return [None if bool(row.isnan().any()) else self._named(row - 0.5) for row in target]
+
+    def _named(self, row: Tensor) -> str:
+        return " + ".join(name for name, value in zip(self.names, row.tolist(), strict=True) if value > 0) or "none"
+
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """The labels that are more likely than not."""
         return [self._prediction(row) for row in logits(answer)]
 
     def _prediction(self, row: Tensor) -> Prediction:
-        chosen = [name for name, value in zip(self.names, row.tolist(), strict=True) if value > 0]
-        return Prediction(" + ".join(chosen) or "none", float(torch.sigmoid(row.abs()).prod()))
+        return Prediction(self._named(row), float(torch.sigmoid(row.abs()).prod()))
 
 
 class Numbers(Head):
@@ -129,6 +143,11 @@ class Numbers(Head):
         known = _require_labels(~target.isnan().any(dim=1))
         error = (logits(answer)[known] - target[known]).square().sum()
         return float(1 - error / (target[known] - target[known].mean(dim=0)).square().sum().clamp(min=1e-12))
+
+    def outcomes(self, target: Tensor) -> list[str | None]:
+        """The numbers, as a prediction's are written."""
+        rows = [None if any(value != value for value in row) else row for row in target.tolist()]
+        return [None if row is None else ", ".join(f"{value:.4g}" for value in row) for row in rows]
 
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """The numbers themselves."""

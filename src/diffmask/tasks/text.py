@@ -1,29 +1,31 @@
 """A Hugging Face sequence classifier on texts or pairs of texts: the reader's own model, left as it was found."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.answer import logits as numbers_of
 from diffmask.batch import Batch
 from diffmask.data.tables import Example, Source, examples
-from diffmask.errors import TaskError
+from diffmask.errors import InputWarning, TaskError
 from diffmask.explanation import Explanation, Prediction
 from diffmask.frozen import frozen
 from diffmask.hooks import Edit
 from diffmask.task import Task
-from diffmask.tasks.explaining import explain_examples
+from diffmask.tasks.explaining import explain_examples, row_words
 from diffmask.tasks.heads import head_of
 from diffmask.tasks.padding import find_padding
 from diffmask.tasks.pretrained import input_embedding, load_classifier, longest_input, quietly
 from diffmask.tasks.reading import Encoded, Reader, Reading
 from diffmask.tasks.shortcut import find_shortcut
 from diffmask.tasks.sites import find_sites
+from diffmask.words import ReadRow
 
 AS_USUAL = Reading()
 
@@ -69,8 +71,14 @@ class TextClassification(Task):
             super().__init__(found, places, {})
         # Padding on the left is found by sorting tokens: a hole in a row would move to its front.
         self.attention_masked = not self.padding.left
-        given = {"train": train, "valid": valid, "test": test}
-        self.data = {name: self.load(source) for name, source in given.items() if source is not None}
+        self.texts: dict[str, list[Example]] = {}
+        """The text that each row of a split was read from."""
+        for split, source in (("train", train), ("valid", valid), ("test", test)):
+            if source is not None:
+                listed = list(examples(source, reading))
+                encoded = self.read(listed)
+                self.data[split] = encoded.batch
+                self.texts[split] = [listed[number] for number in encoded.sources]
 
     def load(self, source: Source) -> Batch:
         """A data set as a batch."""
@@ -152,6 +160,29 @@ class TextClassification(Task):
         with quietly():
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
+
+    def narrowed(self, split: str, rows: Int[Tensor, " row"]) -> "TextClassification":
+        """The same task with only some rows of a split, and their texts."""
+        found = cast(TextClassification, super().narrowed(split, rows))
+        if split in self.texts:
+            found.texts = {**self.texts, split: [self.texts[split][row] for row in rows.tolist()]}
+        return found
+
+    def read_row(self, split: str, row: int) -> ReadRow:
+        """The words of the text; of rows that were given without their texts, the word pieces."""
+        if split not in self.texts:
+            return super().read_row(split, row)
+        tokens = self.data[split].tokens[row][self.data[split].present[row]].tolist()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)
+            encoded = self.read([self.texts[split][row]])
+        # A long text may have become several rows: this is the one with these tokens.
+        number = next((place for place, found in enumerate(encoded.encodings) if found.ids == tokens), None)
+        return super().read_row(split, row) if number is None else row_words(self.texts[split][row], encoded, number)
+
+    def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
+        """The names that the model's configuration gives them."""
+        return self.head.outcomes(target)
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Word pieces as the tokenizer spells them."""

@@ -1,0 +1,159 @@
+"""From what was measured to a board: estimates, comparisons, curves, agreement, texts, verdict."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from diffmask.bench import Bench, Explained
+from diffmask.benchmarking import agreement
+from diffmask.benchmarking.plan import Plan
+from diffmask.benchmarking.price import price, rival_seconds
+from diffmask.benchmarking.work import Done, fit_problems
+from diffmask.board import Board, BoardText, Curve, Measure, MethodResult
+from diffmask.comparison import FEWEST_ROWS, compare, estimate
+from diffmask.evaluate.erasing import clean
+from diffmask.evaluation import Evaluation
+from diffmask.record import Record
+from diffmask.verdict import Findings, verdict
+
+Values = dict[str, dict[str, Any]]
+
+
+def assemble(
+    title: str, plan: Plan, found: Sequence[Done], benches: Sequence[Bench], manifest: Mapping[str, Any]
+) -> Board:
+    """The board of a finished plan."""
+    kept = [done for done in found if done.measured]
+    names = measure_names(plan.evaluations)
+    values = {name: _values(kept, names, name) for name in {shown.name: shown for shown in names.values()}}
+    measures = [measure for measure in names.values() if values[measure.name]]
+    seen = {done.name: [bench.explained(done.method, plan.split) for bench in benches] for done in kept}
+    rival = rival_seconds(kept, benches[0], plan.split)
+    methods = [_result(done, benches[0], values, price(seen[done.name], rival)) for done in kept]
+    comparisons = compare(measures, values)
+    texts = len(benches[0].task().data[plan.split])
+    findings = Findings(measures=measures, methods=methods, comparisons=comparisons, texts=texts)
+    first = {name: explained[0] for name, explained in seen.items()}
+    maskable = benches[0].task().data[plan.split].maskable
+    return Board(
+        title=title,
+        verdict=verdict(findings),
+        warnings=list(_warnings(plan, found, benches[0], texts)),
+        measures=measures,
+        methods=methods,
+        comparisons=comparisons,
+        curves=list(_curves(kept, names)),
+        agreement=agreement.table([one.attribution.scores for one in first.values()], maskable),
+        texts=list(_texts(benches[0], plan.split, first)),
+        manifest=dict(manifest),
+    )
+
+
+def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, str], Measure]:
+    """Each evaluation's measures by metric; where two evaluations share one, named with the choices that differ."""
+    found: dict[tuple[Evaluation, str], Measure] = {}
+    for evaluation in evaluations:
+        for measure in evaluation.measures:
+            taken = {known.name for known in found.values()}
+            choices = evaluation.label.removeprefix(evaluation.name).strip()
+            endings = ("", f" {choices}", f" by {evaluation.label}")
+            ending = next(ending for ending in endings if f"{measure.name}{ending}" not in taken)
+            found[evaluation, measure.name] = replace(
+                measure, name=f"{measure.name}{ending}", title=f"{measure.title}{ending}"
+            )
+    return found
+
+
+def _values(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure], wanted: str) -> dict[str, Any]:
+    """By method, seeds x rows of one measure."""
+    found = {}
+    for done in kept:
+        rows = [record.per_row for record in _records(done, names, wanted) if record.at is None and record.per_row]
+        if rows and len({len(row) for row in rows}) == 1:
+            found[done.name] = np.array(rows, dtype=np.float64)
+    return found
+
+
+def _records(done: Done, names: Mapping[tuple[Evaluation, str], Measure], wanted: str) -> Iterator[Record]:
+    for evaluation, record in done.measured:
+        measure = names.get((evaluation, record.metric))
+        if measure is not None and measure.name == wanted:
+            yield record
+
+
+def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) -> MethodResult:
+    return MethodResult(
+        name=done.name,
+        recipe=done.method.to_dict(),
+        estimates={
+            measure: estimate(by_method[done.name]) for measure, by_method in values.items() if done.name in by_method
+        },
+        cost=cost,
+        diagnostics=bench.diagnostics(done.method),
+    )
+
+
+def _curves(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure]) -> Iterator[Curve]:
+    for measure in names.values():
+        for done in kept:
+            points: dict[float, list[tuple[float, ...]]] = {}
+            for record in _records(done, names, measure.name):
+                if record.at is not None:
+                    points.setdefault(record.at, []).append(record.per_row or (record.value,))
+            found = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
+            if found:
+                yield Curve(
+                    measure=measure.name,
+                    method=done.name,
+                    knob=measure.knob,
+                    x=list(found),
+                    y=[point.mean for point in found.values()],
+                    low=[point.low for point in found.values()],
+                    high=[point.high for point in found.values()],
+                )
+
+
+def _warnings(plan: Plan, found: Sequence[Done], bench: Bench, texts: int) -> Iterator[str]:
+    if texts < FEWEST_ROWS:
+        yield f"{texts} texts are too few for a verdict; at least {FEWEST_ROWS} are needed"
+    if any(evaluation.erases for evaluation in plan.evaluations) and not bench.task().saw_masks:
+        yield (
+            "the model never saw erased words when it was trained: part of what erasing does to its answers is "
+            "surprise, not loss of what it needs"
+        )
+    for done in found:
+        yield from done.problems
+        if done.measured:
+            yield from fit_problems(done, bench)
+
+
+@torch.no_grad()
+def _texts(bench: Bench, split: str, seen: Mapping[str, Explained]) -> Iterator[BoardText]:
+    task, whole = bench.task(), clean(bench, split, "predicted")
+    gold, said = task.outcomes(task.data[split].target), task.outcomes(whole.target)
+    for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):
+        read = task.read_row(split, row)
+        layered = {name: one.attribution for name, one in seen.items() if one.attribution.by_layer is not None}
+        yield BoardText(
+            words=list(read.words),
+            gaps=list(read.gaps),
+            gold=label,
+            prediction=prediction or "",
+            probability=float(whole.probability[row]),
+            scores={name: _of_words(one.attribution.scores[row], read.columns) for name, one in seen.items()},
+            by_layer={
+                name: [_of_words(layer, read.columns) for layer in found.by_layer[row]]
+                for name, found in layered.items()
+                if found.by_layer is not None
+            },
+            layers={name: list(found.layers) for name, found in layered.items()},
+        )
+
+
+def _of_words(scores: torch.Tensor, columns: Sequence[tuple[int, ...]]) -> list[float]:
+    """A word scores as the highest of its tokens; to five figures, which is all a page shows."""
+    values = scores.tolist()
+    return [float(f"{max(values[column] for column in own):.5g}") for own in columns]

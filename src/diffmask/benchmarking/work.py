@@ -1,0 +1,65 @@
+"""Doing what a plan asks for: node by node, what is in the store is not done again."""
+
+import logging
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from diffmask.bench import Bench
+from diffmask.benchmarking.plan import Plan, short_names
+from diffmask.errors import DiffMaskError, FitWarning
+from diffmask.evaluation import Evaluation
+from diffmask.explainer import Method
+from diffmask.graph import FitNode, MeasureNode
+from diffmask.record import Record
+from diffmask.training import track
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Done:
+    """Everything measured of one method."""
+
+    name: str
+    method: Method
+    measured: list[tuple[Evaluation, Record]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What could not be done."""
+
+
+def work(plan: Plan, benches: Sequence[Bench]) -> list[Done]:
+    """Fit, explain and measure, one method after the other; what one method cannot do does not stop the others."""
+    found = [Done(name, method) for name, method in zip(short_names(plan.methods), plan.methods, strict=True)]
+    pieces = [(done, bench) for done in found for bench in benches]
+    with warnings.catch_warnings():
+        # What a fit warns of stands on the board.
+        warnings.simplefilter("ignore", FitWarning)
+        for done, bench in track(pieces, "benchmark"):
+            start = time.perf_counter()
+            _work_on(done, plan, bench)
+            logger.info("%s, seed %d: %.1f s", done.name, bench.seed, time.perf_counter() - start)
+    return found
+
+
+def _work_on(done: Done, plan: Plan, bench: Bench) -> None:
+    try:
+        if not bench.store.has("explain", bench.explain_digest(done.method, plan.split)):
+            FitNode(bench, done.method).run()
+        bench.explained(done.method, plan.split)
+    except DiffMaskError as error:
+        done.problems.append(f"{done.name} is left out: {error}")
+        return
+    for evaluation in plan.evaluations:
+        try:
+            done.measured += [(evaluation, record) for record in MeasureNode(bench, done.method, evaluation).run()]
+        except DiffMaskError as error:
+            done.problems.append(f"{evaluation.name} of {done.name} is left out: {error}")
+
+
+def fit_problems(done: Done, bench: Bench) -> Iterator[str]:
+    """What a fit says against itself."""
+    for site, diagnosis in bench.diagnostics(done.method).items():
+        for name, text in diagnosis.get("problems", {}).items():
+            yield f"the fit of {done.name} is not sound at {site} ({name}): {text}"

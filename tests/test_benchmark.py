@@ -1,0 +1,234 @@
+"""A benchmark of a small model, from its plan to its board."""
+
+import json
+import warnings
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+
+import diffmask as dm
+from diffmask.bench import Bench
+from diffmask.benchmarking import agreement
+from diffmask.benchmarking.assembly import measure_names
+from diffmask.benchmarking.budget import within_budget
+from diffmask.benchmarking.choices import sorted_choices
+from diffmask.benchmarking.forecast import forecast
+from diffmask.benchmarking.plan import Plan
+from diffmask.benchmarking.rehearsal import Calls, fit_seconds, rehearsal
+from diffmask.benchmarking.run import PART_ROWS
+from diffmask.board import Board
+from diffmask.errors import InputError, RecipeError
+from diffmask.evaluate.comprehensiveness import Comprehensiveness
+from diffmask.graph import MeasureNode
+from diffmask.methods.diffmask import DiffMask
+from diffmask.record import read_jsonl
+from diffmask.store import Store
+from diffmask.tasks.text import TextClassification
+from diffmask.tasks.toy import CountingTask
+from support.tiny_models import tiny_model, word_pieces
+
+torch.set_num_threads(1)
+METHODS = ["gradient", {"name": "diffmask", "mask": "states", "steps": 3, "batch_size": 32}, "erasure"]
+
+
+def silent(text: str) -> None:
+    """Nobody is told."""
+
+
+@pytest.fixture(scope="module")
+def folder(toy_task: CountingTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("board")
+    dm.benchmark(toy_task, METHODS, texts=40, seeds=(0, 1), out=home, say=silent)
+    return home
+
+
+def test_the_board_has_every_method_and_a_random_order(folder: Path) -> None:
+    board = Board.load(folder)
+    assert [method.name for method in board.methods] == ["random", "gradient", "diffmask", "erasure"]
+    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    assert all(set(method.estimates) == {"comprehensiveness", "sufficiency"} for method in board.methods)
+    assert all(method.estimates["sufficiency"].rows == 40 for method in board.methods)
+    assert len(board.comparisons) == 12
+    assert len(board.curves) == 8
+    assert list(board.curves[0].x) == [0.05, 0.1, 0.2, 0.5]
+
+
+def test_what_is_saved_is_what_is_loaded(folder: Path, tmp_path: Path) -> None:
+    board = Board.load(folder)
+    assert Board.load(board.save(tmp_path).parent) == board
+    assert json.loads((folder / "board.json").read_text())["title"] == board.title
+    with pytest.raises(InputError, match=r"board\.json is missing"):
+        Board.load(tmp_path / "nowhere")
+
+
+def test_an_estimate_is_the_mean_of_its_records(folder: Path) -> None:
+    records = read_jsonl(folder / "records.jsonl")
+    wanted = [r for r in records if r.method == "erasure" and r.metric == "sufficiency" and r.at is None]
+    board = Board.load(folder)
+    found = next(method for method in board.methods if method.name == "erasure").estimates["sufficiency"]
+    assert len(wanted) == found.seeds == 2
+    assert found.mean == pytest.approx(sum(record.value for record in wanted) / 2, abs=1e-6)
+    assert found.low < found.mean < found.high
+
+
+def test_the_board_prints_as_a_table_with_its_verdict(folder: Path) -> None:
+    shown = str(Board.load(folder))
+    assert "Comprehensiveness" in shown and "erasure" in shown
+    assert "On 40 texts" in shown
+    assert "never saw erased words" in shown
+    assert "the fit of diffmask is not sound" in shown
+
+
+def test_the_cost_is_counted_a_text(folder: Path, toy_task: CountingTask) -> None:
+    costs = {method.name: method.cost for method in Board.load(folder).methods}
+    # The model's own answer, then a pass forward and backward.
+    assert (costs["gradient"]["forwards"], costs["gradient"]["backwards"]) == (2, 1)
+    batch = Plan.of([], None, texts=40).held_out(toy_task).data["test"]
+    assert costs["erasure"]["forwards"] == pytest.approx(2 + batch.maskable.sum().item() / 40)
+    assert "break_even" in costs["diffmask"] and "break_even" not in costs["erasure"]
+
+
+def test_a_second_run_does_nothing_again(
+    folder: Path, toy_task: CountingTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = Board.load(folder)
+    said: list[str] = []
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("everything was there")
+
+    monkeypatch.setattr("diffmask.store.write", refuse)
+    again = dm.benchmark(toy_task, METHODS, texts=40, seeds=(0, 1), out=folder, say=said.append)
+    assert said == ["forecast: everything is there already"]
+    assert again.methods == before.methods
+    assert again.comparisons == before.comparisons
+
+
+def test_other_texts_do_not_need_another_fit(folder: Path, toy_task: CountingTask) -> None:
+    fits = {path.name: path.stat().st_mtime_ns for path in (folder / "store" / "fit").iterdir()}
+    dm.benchmark(toy_task, METHODS, texts=32, seeds=(0, 1), out=folder, say=silent)
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "store" / "fit").iterdir()} == fits
+
+
+def test_parts_explained_one_by_one_are_the_whole(toy_task: CountingTask, tmp_path: Path) -> None:
+    task = Plan.of([], None, texts=50).held_out(toy_task)
+    method = dm.Erasure()
+    whole = Bench.over(Store(tmp_path / "whole"), task).explained(method, "test")
+    parts = Bench.over(Store(tmp_path / "parts"), task, part_rows=7).explained(method, "test")
+    assert torch.allclose(whole.attribution.scores, parts.attribution.scores, atol=1e-6)
+    assert parts.cost.rows == whole.cost.rows
+    assert len(list((tmp_path / "parts" / "part").iterdir())) == 8
+
+
+def test_the_forecast_leaves_out_what_is_there(toy_task: CountingTask, tmp_path: Path) -> None:
+    plan = Plan.of(["gradient", "erasure"], None, texts=40)
+    bench = Bench.over(Store(tmp_path), plan.held_out(toy_task), 0, PART_ROWS)
+    first = forecast(plan, [bench])
+    assert all(value > 0 for value in first.by_method.values())
+    bench.explained(plan.methods[2], "test")
+    for evaluation in plan.evaluations:
+        MeasureNode(bench, plan.methods[2], evaluation).run()
+    second = forecast(plan, [Bench.over(Store(tmp_path), plan.held_out(toy_task), 0, PART_ROWS)])
+    assert second.by_method["erasure"] == 0
+    assert second.by_method["gradient"] > 0
+
+
+def test_a_long_fit_is_told_from_two_short_ones(toy_task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that only fits move: two seconds, and one for each step.
+    monkeypatch.setattr("diffmask.benchmarking.rehearsal.timed", lambda work: 2.0 + work().recipe.steps)
+    with pytest.warns(dm.FitWarning), rehearsal(toy_task, "test", 0) as small:
+        assert fit_seconds(DiffMask(mask="states", steps=1000, batch_size=16), small) == 1002.0
+
+
+def test_a_budget_is_spent_and_not_exceeded(toy_task: CountingTask) -> None:
+    diffmask = DiffMask(mask="states", batch_size=16)
+    plan = Plan.of(["integrated-gradient", "gradient", "erasure", diffmask], None, texts=40, budget=60)
+    task = plan.held_out(toy_task)
+    found, said = within_budget(plan, task)
+    assert not said
+    with warnings.catch_warnings(), rehearsal(task, "test", 0) as small:
+        warnings.simplefilter("ignore", dm.FitWarning)
+        spent = {method.name: Calls.of(small.explained(method, "test")).a_text(40) for method in found.methods}
+    assert 57 < spent["integrated-gradient"] <= 60
+    assert 40 < spent["diffmask"] <= 61
+    assert spent["gradient"] == 3
+
+
+def test_a_method_over_the_budget_is_left_out_and_named(toy_task: CountingTask) -> None:
+    board = dm.benchmark(toy_task, ["erasure", "gradient"], texts=30, budget=4, say=silent)
+    assert [method.name for method in board.methods] == ["random", "gradient"]
+    assert "erasure is left out: a text costs it more than 4 rows" in board.warnings
+
+
+def test_what_a_method_cannot_do_does_not_stop_the_others(toy_task: CountingTask) -> None:
+    hidden = {"name": "comprehensiveness", "mode": "attention-mask"}
+    board = dm.benchmark(toy_task, ["attention", "gradient"], ["comprehensiveness", hidden], texts=10, say=silent)
+    assert [method.name for method in board.methods] == ["random", "gradient"]
+    assert any(warning.startswith("attention is left out: ") for warning in board.warnings)
+    assert sum("has no attention mask" in warning for warning in board.warnings) == 2
+    assert board.verdict[0].startswith("No verdict: 10 texts are too few")
+    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+
+
+def test_two_evaluations_of_one_measure_are_told_apart() -> None:
+    by_deletion = Comprehensiveness(mode="delete")
+    names = measure_names([Comprehensiveness(), by_deletion])
+    assert names[by_deletion, "sufficiency"].name == "sufficiency (mode=delete)"
+    assert names[Comprehensiveness(), "sufficiency"].title == "Sufficiency"
+
+
+def test_agreement_is_spearmans_and_the_shared_top() -> None:
+    source = torch.Generator().manual_seed(0)
+    first, second = (torch.rand(6, 15, generator=source).mul(8).round() for _ in range(2))
+    maskable = torch.arange(15)[None] < torch.tensor([[15], [10], [7], [5], [3], [12]])
+    found = agreement.rank_correlation(first, second, maskable)
+    for row in range(6):
+        kept = maskable[row]
+        assert float(found[row]) == pytest.approx(stats.spearmanr(first[row][kept], second[row][kept])[0], abs=1e-5)
+    rising = torch.arange(10.0)[None]
+    everything = torch.ones(1, 10, dtype=torch.bool)
+    assert agreement.top_overlap(rising, rising, everything).tolist() == [1.0]
+    assert agreement.top_overlap(rising, -rising, everything).tolist() == [0.0]
+
+
+@pytest.fixture(scope="module")
+def text_board() -> Board:
+    words = product(("good", "dull", "fun", "bad"), ("enjoyable", "mess", "fast"), ("loved", "hated", "enjoyed"))
+    texts = [(f"The film is {one}, not {other} - I {verb} it!", n % 3) for n, (one, other, verb) in enumerate(words)]
+    task = TextClassification(tiny_model("bert"), word_pieces(), train=texts, valid=texts[:9], test=texts)
+    methods = ["gradient", {"name": "diffmask", "steps": 2, "batch_size": 8}]
+    return dm.benchmark(task, methods, texts=31, say=silent)
+
+
+def test_texts_have_words_gaps_and_a_score_a_word(text_board: Board) -> None:
+    assert len(text_board.texts) == 31
+    text = text_board.texts[0]
+    assert len(text.gaps) == len(text.words) + 1
+    read = "".join(gap + word for gap, word in zip(text.gaps, [*text.words, ""], strict=True))
+    assert read.startswith("The film is ") and read.endswith(" it!")
+    assert "enjoyable" in {word for found in text_board.texts for word in found.words}
+    assert {name: len(scores) for name, scores in text.scores.items()} == dict.fromkeys(
+        ["random", "gradient", "diffmask"], len(text.words)
+    )
+    assert len(text.by_layer["diffmask"]) == len(text.layers["diffmask"])
+    assert text.gold in ("LABEL_0", "LABEL_1", "LABEL_2") and text.prediction.startswith("LABEL_")
+    assert 1 / 3 <= text.probability <= 1
+
+
+def test_the_report_is_written_where_it_can_be(text_board: Board, tmp_path: Path) -> None:
+    pytest.importorskip("diffmask.report.board", reason="the page of a board is not there yet")
+    assert text_board.to_html(tmp_path / "report.html").stat().st_size > 1000
+
+
+def test_mistakes_stop_before_any_work(toy_task: CountingTask) -> None:
+    with pytest.raises(RecipeError, match="there is no method 'gradeint'; nearest: 'gradient'"):
+        dm.benchmark(toy_task, ["gradeint"])
+    with pytest.raises(InputError, match="no split 'tset'; nearest: 'test'"):
+        dm.benchmark(toy_task, split="tset")
+    with pytest.raises(RecipeError, match="texts is at least 1"):
+        dm.benchmark(toy_task, texts=0)
+    with pytest.raises(RecipeError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
+        sorted_choices(["diffmsak.steps=3"], ["diffmask"], [])
