@@ -62,9 +62,9 @@ class _Missing:
         self.plan, self.method = plan, method
         self.texts = len(benches[0].task().data[plan.split])
         self.explanations = sum(self._unexplained(bench) for bench in benches)
-        self.fits = sum(not FitNode(bench, method).was_done and self._unexplained(bench) > 0 for bench in benches)
+        self.fits = sum(not FitNode(bench, method).is_done() and self._unexplained(bench) > 0 for bench in benches)
         self.measurements = {
-            evaluation: sum(not MeasureNode(bench, method, evaluation).was_done for bench in benches)
+            evaluation: sum(not MeasureNode(bench, method, evaluation).is_done() for bench in benches)
             for evaluation in plan.evaluations
             if evaluation.per_text
         }
