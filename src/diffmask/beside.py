@@ -33,10 +33,11 @@ class ChangedBench(Bench):
 
     @staticmethod
     def of(original: Bench, change: Change) -> "ChangedBench":
-        """The bench at the same seed over the same store."""
-        return ChangedBench(
+        """The bench at the same seed over the same store; one a change, which holds the copy it has made."""
+        made = ChangedBench(
             store=original.store, recipe=original.recipe, seed=original.seed, original=original, change=change
         )
+        return original._live.setdefault(f"changed {change.digest}", made)
 
     def task_digest(self) -> str:
         """A name for the changed task."""

@@ -129,6 +129,12 @@ for _kind, _name, _target, _summary in (
         "diffmask.evaluate.randomised:RandomisedModel",
         "do scores change when the weights do? (Adebayo 2018)",
     ),
+    (
+        "evaluation",
+        "planted-shortcut",
+        "diffmask.evaluate.shortcut:PlantedShortcut",
+        "is a planted token that decides ranked first? (Bastings 2022)",
+    ),
     ("evaluation", "stability", "diffmask.evaluate.stability:StabilityOverSeeds", "do fits of two seeds agree?"),
     ("evaluation", "fidelity", "diffmask.evaluate.fidelity:Fidelity", "does the answer survive the learned masks?"),
 ):

@@ -41,22 +41,17 @@ def test_sensitivity_is_captums(task: TransformerTask) -> None:
     outcome = decision(task.predict(batch))
     _, states = task.trace(batch)
 
-    def explain(state: tuple[Tensor, ...]) -> Tensor:
-        copies = len(state[0]) // len(batch)
+    def explain(given: tuple[Tensor, ...] | Tensor) -> tuple[Tensor]:
+        state = given[0] if isinstance(given, tuple) else given
+        copies = len(state) // len(batch)
         part, wanted = batch.repeat(copies), outcome.repeat_interleave(copies, dim=0)
-        steep = slope(task, part, wanted, "embedding", "log-probability", state[0])
-        return steep.norm(dim=-1).masked_fill(~part.maskable, 0.0)
+        steep = slope(task, part, wanted, "embedding", "log-probability", state)
+        return (steep.norm(dim=-1).masked_fill(~part.maskable, 0.0),)
 
     def perturb(state: Tensor) -> Tensor:
-        copies = len(state) // len(batch)
-        return state + torch.stack(noises)[:copies].repeat(len(batch), 1, 1)
+        return state + torch.stack(noises).repeat(len(batch), 1, 1)
 
-    theirs = sensitivity_max(
-        lambda *given: explain(given[0] if isinstance(given[0], tuple) else given),
-        (states["embedding"],),
-        perturb_func=perturb,
-        n_perturb_samples=3,
-    )
+    theirs = sensitivity_max(explain, states["embedding"], perturb_func=perturb, n_perturb_samples=3)
     ours = max_sensitivity(Gradient().fit(task), batch, noises)
     assert torch.allclose(ours, theirs, atol=1e-9)
     assert (ours > 0).all()
