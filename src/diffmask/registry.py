@@ -131,6 +131,12 @@ for _kind, _name, _target, _summary in (
     ),
     (
         "evaluation",
+        "human-rationales",
+        "diffmask.evaluate.rationales:HumanRationales",
+        "token F1, span F1 and AUPRC against people's marks (DeYoung 2020)",
+    ),
+    (
+        "evaluation",
         "planted-shortcut",
         "diffmask.evaluate.shortcut:PlantedShortcut",
         "is a planted token that decides ranked first? (Bastings 2022)",

@@ -42,7 +42,7 @@ def test_markers_occur_in_no_row_and_decide_for_the_commonest_outcomes() -> None
     assert 39 not in found.tokens and len(found.tokens.unique()) == 3
     assert found.outcomes.tolist() == [0, 2]
     with pytest.raises(TaskError, match="three tokens that occur in no text"):
-        choose_markers([data], vocabulary=26, reserved=set(), source=generator(0, "markers"))
+        choose_markers([data], vocabulary=25, reserved=set(), source=generator(0, "markers"))
 
 
 def test_a_single_marker_stands_for_its_outcome(rows: Batch) -> None:

@@ -1,5 +1,6 @@
 """Ranks of a text's tokens by score, ties shared; what two orders have in common."""
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -7,9 +8,20 @@ Scores = Float[Tensor, "row token"]
 Mask = Bool[Tensor, "row token"]
 
 
-def above_and_equal(scores: Scores, maskable: Mask) -> tuple[Scores, Scores]:
-    """For each token, how many of its row score higher, and how many the same (itself among them)."""
-    both = maskable[:, :, None] & maskable[:, None, :]
+def above_and_equal(scores: Scores, maskable: Mask, counted: Mask | None = None) -> tuple[Scores, Scores]:
+    """For each token, how many of its row score higher, and how many the same (itself among them).
+
+    Only maskable tokens are counted, or those of them that `counted` names.
+    """
+    others = maskable if counted is None else counted & maskable
+    # Pairs of tokens: so many rows at once that memory stays small.
+    rows = max(1, 2**24 // scores.shape[1] ** 2)
+    parts = [_pairs(*part) for part in zip(*(value.split(rows) for value in (scores, maskable, others)), strict=True)]
+    return torch.cat([above for above, _ in parts]), torch.cat([equal for _, equal in parts])
+
+
+def _pairs(scores: Scores, maskable: Mask, others: Mask) -> tuple[Scores, Scores]:
+    both = maskable[:, :, None] & others[:, None, :]
     above = (scores[:, None, :] > scores[:, :, None]) & both
     equal = (scores[:, None, :] == scores[:, :, None]) & both
     return above.sum(dim=2).to(scores.dtype), equal.sum(dim=2).to(scores.dtype)
@@ -18,7 +30,6 @@ def above_and_equal(scores: Scores, maskable: Mask) -> tuple[Scores, Scores]:
 def mid_ranks(scores: Scores, maskable: Mask) -> Scores:
     """1 for the highest score; tokens that tie share the mean of their ranks; 0 where nothing may be masked.
 
-    >>> import torch
     >>> mid_ranks(torch.tensor([[0.5, 0.9, 0.5, 7.0]]), torch.tensor([[True, True, True, False]]))
     tensor([[2.5000, 1.0000, 2.5000, 0.0000]])
     """
