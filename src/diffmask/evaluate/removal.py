@@ -1,6 +1,7 @@
 """A text without some of its tokens, put to the model again: they are masked, taken out or hidden."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -30,14 +31,16 @@ class Eraser:
             raise TaskError(f"{type(task).__name__} has no attention mask; use mode 'mask' or 'delete'")
         self.task, self.mode = task, mode
         self.portion = Portion(rows_at_once)
-        self.baseline = baseline_state(task, task.sites[0], "auto")
+        self.baseline = baseline_state(task, task.sites[0], "mean") if task.mask_token is None else None
 
     def answer(self, batch: Batch, gone: Gone) -> Distribution:
         """The answer to a few rows; a row of which nothing would be left is masked instead."""
         emptied = (gone | ~batch.present).all(dim=1, keepdim=True)
         masked = gone if self.mode == "mask" else gone & emptied
         shorter = (hide if self.mode == "attention-mask" else delete)(batch, gone & ~masked)
-        return self.task.predict(shorter, {self.task.sites[0]: fill(masked, self.baseline)})
+        if self.baseline is not None:
+            return self.task.predict(shorter, {self.task.sites[0]: fill(masked, self.baseline)})
+        return self.task.predict(replace(shorter, tokens=shorter.tokens.masked_fill(masked, self.task.mask_token)))
 
     @torch.no_grad()
     def ask(
