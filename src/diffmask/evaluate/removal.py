@@ -38,9 +38,13 @@ class Eraser:
         emptied = (gone | ~batch.present).all(dim=1, keepdim=True)
         masked = gone if self.mode == "mask" else gone & emptied
         shorter = (hide if self.mode == "attention-mask" else delete)(batch, gone & ~masked)
-        if self.baseline is not None:
-            return self.task.predict(shorter, {self.task.sites[0]: fill(masked, self.baseline)})
-        return self.task.predict(replace(shorter, tokens=shorter.tokens.masked_fill(masked, self.task.mask_token)))
+        return self._replaced(shorter, masked)
+
+    def _replaced(self, batch: Batch, masked: Gone) -> Distribution:
+        if self.task.mask_token is not None:
+            return self.task.predict(replace(batch, tokens=batch.tokens.masked_fill(masked, self.task.mask_token)))
+        assert self.baseline is not None
+        return self.task.predict(batch, {self.task.sites[0]: fill(masked, self.baseline)})
 
     @torch.no_grad()
     def ask(
