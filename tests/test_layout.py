@@ -14,7 +14,7 @@ ORDER = (
     "errors", "registry", "recipe", "record", "statistics", "board", "comparison", "verdict", "report", "words",
     "display", "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer",
     "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "claim", "store",
-    "given", "parts", "bench", "persistence", "streaming", "evaluation", "evaluate", "graph", "experiment", "engine",
+    "given", "parts", "bench", "beside", "persistence", "streaming", "evaluation", "evaluate", "graph", "experiment", "engine",
     "run", "benchmarking", "demo", "cli",
 )  # fmt: skip
 

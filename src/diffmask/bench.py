@@ -64,14 +64,22 @@ class Bench:
         """A name for a split's attributions."""
         return digest_of(["explain", self.fit_digest(method), split])
 
+    def build(self) -> Task:
+        """The task with an untrained model."""
+        return self.recipe.build(self.seed)
+
+    def train(self, task: Task) -> None:
+        """Train the model in place."""
+        self.recipe.train(task, self.seed)
+
     def task(self) -> Task:
         """The trained task."""
         if "task" not in self._live:
-            task = self.recipe.build(self.seed)
+            task = self.build()
 
             def make() -> Artefact:
                 start = time.perf_counter()
-                self.recipe.train(task, self.seed)
+                self.train(task)
                 return Artefact(task.model.state_dict(), {"seconds": time.perf_counter() - start})
 
             self.store.get_or_make("task", self.task_digest(), make, lambda found: _load(task, found))

@@ -51,6 +51,21 @@ def editing(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
         _require_reached(site, count)
 
 
+@contextmanager
+def disturbing(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
+    """Within this block every pass of the model, whoever asks for it, runs with the site's state replaced.
+
+    What `editing` does to the same site comes after it and sees the replaced state.
+    """
+    if site.call is not None:
+        raise SiteError(f"'{site.module}' is called several times in one pass: its states cannot be told apart here")
+    handle = _attach(model, site, lambda state: _apply(site, edit, state))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of a module: the states that went in and came out, where they were tensors."""

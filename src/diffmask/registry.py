@@ -104,6 +104,50 @@ for _kind, _name, _target, _summary in (
         "diffmask.evaluate.comprehensiveness:Comprehensiveness",
         "comprehensiveness and sufficiency over ratios (DeYoung 2020)",
     ),
+    (
+        "evaluation",
+        "deletion-insertion",
+        "diffmask.evaluate.curves:DeletionInsertion",
+        "areas under the answer as tokens go and come back in order (Petsiuk 2018)",
+    ),
+    ("evaluation", "decision-flip", "diffmask.evaluate.flip:DecisionFlip", "share of tokens to flip the decision"),
+    (
+        "evaluation",
+        "infidelity",
+        "diffmask.evaluate.infidelity:Infidelity",
+        "do scores add up to what erasing does? (Yeh 2019)",
+    ),
+    (
+        "evaluation",
+        "sensitivity",
+        "diffmask.evaluate.sensitivity:MaxSensitivity",
+        "how far scores move under small noise (Yeh 2019)",
+    ),
+    (
+        "evaluation",
+        "mass-on-evidence",
+        "diffmask.evaluate.evidence:MassOnEvidence",
+        "share of the scores on known evidence, such as bABI's supporting facts",
+    ),
+    (
+        "evaluation",
+        "randomised-model",
+        "diffmask.evaluate.randomised:RandomisedModel",
+        "do scores change when the weights do? (Adebayo 2018)",
+    ),
+    (
+        "evaluation",
+        "human-rationales",
+        "diffmask.evaluate.rationales:HumanRationales",
+        "token F1, span F1 and AUPRC against people's marks (DeYoung 2020)",
+    ),
+    (
+        "evaluation",
+        "planted-shortcut",
+        "diffmask.evaluate.shortcut:PlantedShortcut",
+        "is a planted token that decides ranked first? (Bastings 2022)",
+    ),
+    ("evaluation", "stability", "diffmask.evaluate.stability:StabilityOverSeeds", "do fits of two seeds agree?"),
     ("evaluation", "fidelity", "diffmask.evaluate.fidelity:Fidelity", "does the answer survive the learned masks?"),
 ):
     register(_kind, _name, _target, _summary)

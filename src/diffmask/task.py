@@ -3,7 +3,7 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -103,6 +103,14 @@ class Task(ABC):
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "Task":
         """The same task with a fresh model trained on other data."""
         raise TaskError(f"{type(self).__name__} cannot be retrained")
+
+    def run(self, batch: Batch) -> Distribution:
+        """One pass in whatever mode the model is: what training differentiates."""
+        return self.forward(batch)
+
+    def copy(self) -> "Task":
+        """The same task with a model of its own, which may be trained; the rows are shared."""
+        return deepcopy(self, {id(self.data): dict(self.data)})
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """The model's answer with some sites edited: p(y | x, h_site <- edit(h_site))."""

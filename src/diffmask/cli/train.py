@@ -18,9 +18,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the new head, the order of the rows and dropout.")] = 0,
     choices: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...", help="Such as epochs=2, batch_size=16, rows=2000, label_column=stars."
-        ),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as epochs=2, rows=2000, label_column=stars, masked=0.5."),
     ] = None,
 ) -> None:
     """Fine-tune an encoder on labelled texts; the epoch best on the validation rows is saved.

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from diffmask.data import packaged, snli, sst
+from diffmask.data import eraser, packaged, snli, sst
 from diffmask.data.tables import Columns, DataSet, Example, examples, rows_of_file
 from diffmask.errors import InputError, nearest
 
@@ -13,14 +13,16 @@ FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
     "sst2": lambda folder: sst.load(folder, classes=2),
     "sst5": lambda folder: sst.load(folder, classes=5),
     "snli": snli.load,
+    "eraser": eraser.load,
 }
 
 
 def load_data(name: str, columns: Columns) -> DataSet:
     """The data set that a name stands for.
 
-    `rotten-tomatoes` and `imdb-reviews` are packaged; `sst2:FOLDER`, `sst5:FOLDER` and `snli:FOLDER` read a folder; a
-    path to a table is split by a hash of its texts; a folder holds a table for each split.
+    `rotten-tomatoes` and `imdb-reviews` are packaged; `sst2:FOLDER`, `sst5:FOLDER`, `snli:FOLDER` and
+    `eraser:FOLDER` (or its archive) read a folder; a path to a table is split by a hash of its texts; a
+    folder holds a table for each split.
     """
     kind, colon, folder = name.partition(":")
     if colon and kind in FOLDERS:

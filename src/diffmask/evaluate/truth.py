@@ -10,6 +10,7 @@ from torch import Tensor
 
 from diffmask.batch import Attribution
 from diffmask.bench import Bench
+from diffmask.board import Measure
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
 from diffmask.record import Record
@@ -26,6 +27,22 @@ class DivergenceToTruth(Evaluation):
     """
 
     name: ClassVar[str] = "divergence-to-truth"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure(
+            name="kl_to_truth",
+            title="KL to the truth",
+            better="lower",
+            says="The scores are shared out as the answer really depends on the tokens.",
+            cannot_say="It is infinite where a needed token scores exactly zero, and says nothing about other tasks.",
+        ),
+        Measure(
+            name="js_to_truth",
+            title="JS to the truth",
+            better="lower",
+            says="The scores are shared out as the answer really depends on the tokens; at most log 2.",
+            cannot_say="The truth is known because the task was made so; real texts may be explained worse or better.",
+        ),
+    )
 
     split: str = "test"
     flat: float = 0.02
@@ -40,8 +57,8 @@ class DivergenceToTruth(Evaluation):
         for site, scores in by_site(explained.attribution, method, bench):
             share = normalised(scores[known], batch.maskable[known])
             target = normalised(truth[known], batch.maskable[known])
-            yield record_of(bench, method, explained, site, "kl_to_truth", kl(target, share))
-            yield record_of(bench, method, explained, site, "js_to_truth", js(target, share))
+            yield record_of(bench, method, explained, site, "kl_to_truth", kl(target, share), keep_rows=True)
+            yield record_of(bench, method, explained, site, "js_to_truth", js(target, share), keep_rows=True)
             level = spread(scores, batch.maskable) < self.flat
             yield record_of(bench, method, explained, site, "flat_rows", level.float())
 

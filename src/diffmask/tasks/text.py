@@ -18,6 +18,7 @@ from diffmask.explanation import Explanation, Prediction
 from diffmask.frozen import frozen
 from diffmask.hooks import Edit
 from diffmask.task import Task
+from diffmask.tasks.evidence import EVIDENCE, with_evidence
 from diffmask.tasks.explaining import explain_examples, row_words
 from diffmask.tasks.heads import head_of
 from diffmask.tasks.padding import find_padding
@@ -93,7 +94,8 @@ class TextClassification(Task):
         listed = list(rows)
         sources, encodings = self.reader.encode(listed)
         target = self.head.targets([listed[number].label for number in sources])
-        return Encoded(self.reader.batch(encodings, target, self.device), sources, encodings)
+        batch = self.reader.batch(encodings, target, self.device)
+        return Encoded(with_evidence(batch, listed, sources, encodings), sources, encodings)
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """The answer with some sites edited; edits see rows padded on the right, wherever the model pads."""
@@ -119,7 +121,8 @@ class TextClassification(Task):
         return self.head.answer(self.model(**self._inputs(batch)).logits.float())
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **batch.token_inputs}
+        known = {name: value for name, value in batch.token_inputs.items() if name != EVIDENCE}
+        named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **known}
         return {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
 
     @torch.no_grad()
@@ -144,6 +147,10 @@ class TextClassification(Task):
     def quality(self, batch: Batch) -> float:
         """Accuracy; for labels the share of right decisions, for numbers R squared."""
         return self.head.quality(self.head.answer(self.logits(batch)), batch.target)
+
+    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+        """What people marked, in data that has such marks."""
+        return batch.token_inputs[EVIDENCE] if EVIDENCE in batch.token_inputs else super().truth(batch)
 
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """Each row's answer for people."""
