@@ -33,6 +33,7 @@ _HOMES = {
     "TextTask": "tasks.recipes",
     "FineTunedTask": "tasks.recipes",
     "DiffMask": "methods.diffmask",
+    "Amortised": "methods.amortised",
     "PerInput": "methods.per_input",
     "Reinforce": "methods.reinforce",
     "Erasure": "methods.erasure",

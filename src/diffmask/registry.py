@@ -57,6 +57,7 @@ def _load_plugins(kind: str) -> None:
 
 _METHODS = """
 diffmask               diffmask:DiffMask                      masks learned once, one pass a text (De Cao 2020)
+amortised              amortised:Amortised                    signed scores learned once, one pass a text (FastSHAP)
 diffmask-per-input     per_input:PerInput                     masks searched for one text at a time (De Cao 2020)
 diffmask-reinforce     reinforce:Reinforce                    the same with binary masks and score-function gradients
 exact-erasure          exact_erasure:ExactErasure             the smallest evidence, where a task knows it

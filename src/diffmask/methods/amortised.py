@@ -1,0 +1,144 @@
+"""Scores learned once, then one forward pass a text: an amortised explainer. Jethani et al. 2022 (FastSHAP)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from diffmask.answer import decision
+from diffmask.batch import Attribution, Batch
+from diffmask.errors import RecipeError
+from diffmask.explainer import Explainer, Method
+from diffmask.methods.amortised_answer import direction, numbers
+from diffmask.methods.amortised_budget import parse_budget
+from diffmask.methods.amortised_fit import Fit, Schedule
+from diffmask.methods.amortised_lesson import Lesson, Questioner
+from diffmask.methods.amortised_student import Student
+from diffmask.probe import Baseline, baseline_state, site_statistics
+from diffmask.task import Task
+from diffmask.training import generator, seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class Amortised(Method):
+    """f(kept tokens) = f(none) + sum of the kept tokens' scores, f the answer's logits, over random sets of tokens."""
+
+    name: ClassVar[str] = "amortised"
+
+    budget: str = "6000 texts"
+    """What the fit may cost: texts, or time as '5min'; only texts give the same explainer twice."""
+    sites: tuple[str, ...] = ()
+    """The sites that the student reads; the first, two in the middle and the last where none is named."""
+    width: int = 512
+    """Units of the student's hidden layers."""
+    baseline: Baseline = "auto"
+    """What a masked token's embedding is replaced by."""
+    pairs: int = 4
+    """Masks drawn a text, each asked with its complement."""
+    batch_size: int = 16
+    updates: int = 3
+    """Steps of the optimiser for each batch of texts."""
+    replay: int = 400
+    """Batches that are kept to be learned again."""
+    learning_rate: float = 1e-3
+    held_out: int = 128
+    """Texts that decide when to stop, from the validation rows."""
+    patience: int = 4
+    """Looks at the held-out texts without gain after which the fit stops."""
+    statistics_rows: int = 512
+    """Training rows that the sites' means and deviations are taken from."""
+
+    def __post_init__(self) -> None:
+        parse_budget(self.budget)
+        if min(self.width, self.pairs, self.batch_size, self.updates, self.replay, self.held_out, self.patience) < 1:
+            raise RecipeError("amortised: sizes and counts are at least 1")
+
+    def build(self, task: Task, seed: int) -> "AmortisedExplainer":
+        """A student that scores every token 0."""
+        sites = self.sites or middle_sites(task.sites)
+        for site in sites:
+            task.place(site)
+        known = site_statistics(task, sites, self.statistics_rows)
+        with torch.no_grad():
+            features = numbers(task.predict(task.data["train"][:1].trim())).shape[1]
+        with seeded(seed, "amortised"):
+            student = Student({site: known[site] for site in sites}, features, self.width)
+        return AmortisedExplainer(task, student, baseline_state(task, task.sites[0], self.baseline))
+
+    def train(self, explainer: "AmortisedExplainer", task: Task, seed: int) -> None:
+        """Ask, learn, look, until the budget is spent."""
+        source = generator(seed, "amortised")
+        questioner = Questioner(task, explainer.student.sites, explainer.baseline, self.pairs, source)
+        rows, held_out = split_off(task, self.held_out)
+        fit = Fit(explainer.student, questioner, self._schedule(), self._ask_all(held_out, questioner))
+        fit.run(rows)
+        explainer.diagnostics = {"student": {"curve": fit.curve, "problems": {}}}
+
+    def _schedule(self) -> Schedule:
+        return Schedule(
+            budget=parse_budget(self.budget),
+            batch_size=self.batch_size,
+            updates=self.updates,
+            replay=self.replay,
+            learning_rate=self.learning_rate,
+            patience=self.patience,
+            look_every=1 / 16,
+        )
+
+    def _ask_all(self, rows: Batch, questioner: Questioner) -> list[Lesson]:
+        order = rows.present.sum(dim=1).argsort(stable=True)
+        return [questioner.ask(rows[some].trim()) for some in order.split(self.batch_size)]
+
+
+def split_off(task: Task, count: int) -> tuple[Batch, Batch]:
+    """Rows to learn from and rows held out: validation rows or, where there are none, the last training rows."""
+    rows = task.data["train"]
+    if "valid" in task.data:
+        return rows, task.data["valid"][:count]
+    count = min(count, len(rows) // 2)
+    return rows[: len(rows) - count], rows[len(rows) - count :]
+
+
+def middle_sites(sites: tuple[str, ...]) -> tuple[str, ...]:
+    """The first site, two in between, the last.
+
+    >>> middle_sites(("embedding", "1", "2", "3", "4", "5", "6", "output"))
+    ('embedding', '2', '4', 'output')
+    """
+    last = len(sites) - 1
+    return tuple(sites[place] for place in sorted({0, last // 3, (2 * last) // 3, last}))
+
+
+class AmortisedExplainer(Explainer):
+    """One clean pass, and the student's word on its states."""
+
+    def __init__(self, task: Task, student: Student, baseline: Tensor) -> None:
+        super().__init__(task)
+        self.student = student
+        self.baseline = nn.Parameter(baseline, requires_grad=False)
+
+    def forward(self, batch: Batch, target: Any = None, *, rows_at_once: int = 256) -> Attribution:
+        """As every explainer; the model's own answer comes with the pass that explains it."""
+        if target is None:
+            return self.explain_with_answer(batch, rows_at_once=rows_at_once)[1]
+        return super().forward(batch, target, rows_at_once=rows_at_once)
+
+    @torch.no_grad()
+    def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Scores for an outcome, signed."""
+        return self._read(batch, target)[1]
+
+    @torch.no_grad()
+    def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
+        """One pass serves both."""
+        return self._read(batch, None)
+
+    def _read(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None) -> tuple[Distribution, Attribution]:
+        answer, states = self.task.trace(batch)
+        found = self.student(states, batch.present).masked_fill(~batch.maskable[..., None], 0.0)
+        empty = numbers(answer) - found.sum(dim=1)
+        towards = direction(answer, empty, decision(answer) if target is None else target)
+        return answer, Attribution((found @ towards[..., None]).squeeze(-1))
