@@ -13,7 +13,7 @@ SOURCE = Path(diffmask.__file__).parent
 ORDER = (
     "errors", "registry", "recipe", "record", "statistics", "board", "report", "words", "display", "explanation",
     "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates", "constraint",
-    "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "bench", "persistence", "streaming",
+    "probe", "guan", "data", "mask", "diagnostics", "store", "tasks", "methods", "bench", "persistence", "streaming",
     "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",
 )  # fmt: skip
 

@@ -39,6 +39,7 @@ _HOMES = {
     "Erasure": "methods.erasure",
     "ErasureSearch": "methods.erasure_search",
     "ExactErasure": "methods.exact_erasure",
+    "Greedy": "methods.greedy",
     "Gradient": "methods.gradient",
     "InputXGradient": "methods.input_x_gradient",
     "IntegratedGradient": "methods.integrated_gradient",

@@ -12,14 +12,17 @@ from diffmask.answer import decision
 from diffmask.batch import Attribution, Batch
 from diffmask.errors import RecipeError
 from diffmask.explainer import Explainer, Method
+from diffmask.methods.amortised_additivity import additivity
 from diffmask.methods.amortised_answer import direction, numbers
 from diffmask.methods.amortised_budget import parse_budget
-from diffmask.methods.amortised_fit import Fit, Schedule
-from diffmask.methods.amortised_lesson import Lesson, Questioner
+from diffmask.methods.amortised_copies import AddingUp
+from diffmask.methods.amortised_fit import Course, Fit, Lesson, Schedule
 from diffmask.methods.amortised_student import Student
+from diffmask.methods.amortised_teacher import Faculty, Imitation, kept_scores
 from diffmask.probe import Baseline, baseline_state, site_statistics
+from diffmask.recipe import parse
 from diffmask.task import Task
-from diffmask.training import generator, seeded
+from diffmask.training import endless, generator, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +31,14 @@ class Amortised(Method):
 
     name: ClassVar[str] = "amortised"
 
-    budget: str = "6000 texts"
-    """What the fit may cost: texts, or time as '5min'; only texts give the same explainer twice."""
+    teacher: Any = None
+    """What to imitate: a method's name, a method with its options, or several, whose mean is taken; None: the model.
+
+    `greedy` is a search for the order best for sufficiency and comprehensiveness."""
+    budget: str | None = None
+    """What the fit may cost: '3000 texts', or time as '5min'; only texts give the same explainer twice.
+
+    Where none is given, 6000 texts, or 1500 with a teacher."""
     sites: tuple[str, ...] = ()
     """The sites that the student reads; the first, two in the middle and the last where none is named."""
     width: int = 512
@@ -39,8 +48,8 @@ class Amortised(Method):
     pairs: int = 4
     """Masks drawn a text, each asked with its complement."""
     batch_size: int = 16
-    updates: int = 3
-    """Steps of the optimiser for each batch of texts."""
+    updates: int | None = None
+    """Steps of the optimiser for each batch of texts; 3 where none is given, 12 with a teacher."""
     replay: int = 400
     """Batches that are kept to be learned again."""
     learning_rate: float = 1e-3
@@ -52,9 +61,16 @@ class Amortised(Method):
     """Training rows that the sites' means and deviations are taken from."""
 
     def __post_init__(self) -> None:
-        parse_budget(self.budget)
-        if min(self.width, self.pairs, self.batch_size, self.updates, self.replay, self.held_out, self.patience) < 1:
+        object.__setattr__(self, "teacher", _plain_teacher(self.teacher))
+        parse_budget(self.budget or "1 text")
+        counts = (self.width, self.pairs, self.batch_size, self.replay, self.held_out, self.patience)
+        if min(*counts, self.updates or 1) < 1:
             raise RecipeError("amortised: sizes and counts are at least 1")
+
+    def teachers(self) -> list[Method]:
+        """The methods to imitate."""
+        listed = self.teacher if isinstance(self.teacher, list) else [] if self.teacher is None else [self.teacher]
+        return [parse("method", node, "amortised: teacher") for node in listed]
 
     def build(self, task: Task, seed: int) -> "AmortisedExplainer":
         """A student that scores every token 0."""
@@ -69,28 +85,44 @@ class Amortised(Method):
         return AmortisedExplainer(task, student, baseline_state(task, task.sites[0], self.baseline))
 
     def train(self, explainer: "AmortisedExplainer", task: Task, seed: int) -> None:
-        """Ask, learn, look, until the budget is spent."""
+        """Ask, learn, look, until the budget is spent; then say what was learned."""
         source = generator(seed, "amortised")
-        questioner = Questioner(task, explainer.student.sites, explainer.baseline, self.pairs, source)
         rows, held_out = split_off(task, self.held_out)
-        fit = Fit(explainer.student, questioner, self._schedule(), self._ask_all(held_out, questioner))
-        fit.run(rows)
-        explainer.diagnostics = {"student": {"curve": fit.curve, "problems": {}}}
+        adding_up = AddingUp(task, explainer.student.sites, explainer.baseline, self.pairs, source)
+        copies = ask_all(adding_up, held_out, self.batch_size)
+        if self.teacher is None:
+            fit: Fit[Any] = Fit(explainer.student, adding_up, self._schedule(), copies, source)
+            fit.run(endless(rows, self.batch_size, source, pool=16))
+        else:
+            course = Imitation(task, explainer.student.sites, Faculty(self.teachers(), task, kept_scores()))
+            taught = ask_all(course, held_out, self.batch_size)
+            fit = Fit(explainer.student, course, self._schedule(), taught, source)
+            # The same texts in the same batches for every seed: a teacher is asked once.
+            fit.run(endless(rows, self.batch_size, generator(0, "teacher"), pool=16))
+        explainer.diagnostics = {"student": {**fit.findings(), **additivity(explainer.student, copies)}}
 
     def _schedule(self) -> Schedule:
+        alone = self.teacher is None
         return Schedule(
-            budget=parse_budget(self.budget),
-            batch_size=self.batch_size,
-            updates=self.updates,
+            budget=parse_budget(self.budget or ("6000 texts" if alone else "1500 texts")),
+            updates=self.updates or (3 if alone else 12),
             replay=self.replay,
             learning_rate=self.learning_rate,
             patience=self.patience,
-            look_every=1 / 16,
         )
 
-    def _ask_all(self, rows: Batch, questioner: Questioner) -> list[Lesson]:
-        order = rows.present.sum(dim=1).argsort(stable=True)
-        return [questioner.ask(rows[some].trim()) for some in order.split(self.batch_size)]
+
+def ask_all(course: Course[Lesson], rows: Batch, size: int) -> list[Lesson]:
+    """Lessons from all rows, in order of length."""
+    order = rows.present.sum(dim=1).argsort(stable=True)
+    return [course.ask(rows[some].trim()) for some in order.split(size)]
+
+
+def _plain_teacher(teacher: Any) -> Any:
+    """A name, a mapping, or a list of these."""
+    if isinstance(teacher, Method):
+        return teacher.to_dict()
+    return [_plain_teacher(one) for one in teacher] if isinstance(teacher, list | tuple) else teacher
 
 
 def split_off(task: Task, count: int) -> tuple[Batch, Batch]:

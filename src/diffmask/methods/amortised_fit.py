@@ -1,21 +1,34 @@
-"""Learning without a teacher: scores must add up to the model's answer on masked copies. Jethani et al. 2022."""
+"""One run of learning: ask about new texts, learn from them and earlier ones, look at held-out texts."""
 
 import copy
 import math
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffmask.answer import divergence
 from diffmask.batch import Batch
-from diffmask.methods.amortised_answer import rebuilt
 from diffmask.methods.amortised_budget import Budget
-from diffmask.methods.amortised_lesson import Lesson, Questioner
 from diffmask.methods.amortised_student import Student
-from diffmask.training import endless
+
+Lesson = TypeVar("Lesson")
+
+
+class Course(ABC, Generic[Lesson]):
+    """What a student is to learn: lessons, each from a few texts, and how far it is from knowing one."""
+
+    @abstractmethod
+    def ask(self, batch: Batch) -> Lesson:
+        """What there is to learn from a few texts; this is what costs."""
+
+    @abstractmethod
+    def loss(self, student: Student, lesson: Lesson) -> Float[Tensor, "row copy"]:
+        """0 where nothing is left to learn."""
 
 
 @dataclass(frozen=True)
@@ -23,66 +36,78 @@ class Schedule:
     """What a fit is allowed and how it goes about it."""
 
     budget: Budget
-    batch_size: int
     updates: int
-    """Steps of the optimiser for each batch of texts asked about."""
+    """Steps of the optimiser for each lesson asked for."""
     replay: int
     """Lessons that are kept to be learned again."""
     learning_rate: float
     patience: int
-    """Looks at the held-out texts without gain after which the fit stops."""
-    look_every: float
-    """Share of the budget between two looks."""
+    """Looks at the held-out lessons without gain after which the fit stops."""
+    looks: int = 16
+    """Looks that the budget is divided into."""
 
 
-class Fit:
-    """One run: ask about new texts, learn from them and from earlier ones, look at held-out texts now and then."""
+class Fit(Generic[Lesson]):
+    """Steps on lessons drawn from a replay; what is looked at and kept is a moving average of the weights."""
 
-    def __init__(self, student: Student, questioner: Questioner, schedule: Schedule, held_out: list[Lesson]) -> None:
-        self.student, self.questioner, self.schedule, self.held_out = student, questioner, schedule, held_out
+    def __init__(
+        self,
+        student: Student,
+        course: Course[Lesson],
+        schedule: Schedule,
+        held_out: list[Lesson],
+        source: torch.Generator,
+    ) -> None:
+        self.student, self.course, self.schedule, self.held_out = student, course, schedule, held_out
+        self.source = source
         self.steady = copy.deepcopy(student)
-        """Moving average of the weights: what is looked at and kept."""
         self.optimizer = torch.optim.AdamW(student.parameters(), lr=schedule.learning_rate, weight_decay=0.01)
         self.lessons: list[Lesson] = []
         self.curve: list[dict[str, float]] = []
         self.texts = self.steps = 0
         self.start = time.perf_counter()
 
-    def run(self, data: Batch) -> None:
+    def run(self, batches: Iterator[Batch]) -> None:
         """Until the budget is spent, or held-out texts say that it is enough; the best weights are kept."""
-        schedule, best = self.schedule, copy.deepcopy(self.steady.state_dict())
-        batches = endless(data, schedule.batch_size, self.questioner.source, pool=16)
+        best = self.steady.state_dict()
         self._look()
         while not self._enough():
             batch = next(batches)
-            self.lessons = [*self.lessons[-schedule.replay + 1 :], self.questioner.ask(batch)]
+            self.lessons = [*self.lessons[-self.schedule.replay + 1 :], self.course.ask(batch)]
             self.texts += len(batch)
-            for _ in range(schedule.updates):
+            for _ in range(self.schedule.updates):
                 self._update()
-            if self._share() >= len(self.curve) * schedule.look_every:
+            if self._share() >= len(self.curve) / self.schedule.looks:
                 self._look()
-                if self._best() == len(self.curve) - 1:
+                if self.best == len(self.curve) - 1:
                     best = copy.deepcopy(self.steady.state_dict())
         self.student.load_state_dict(best)
+
+    @property
+    def best(self) -> int:
+        """The look with the smallest error, the one before anything was learned set aside."""
+        errors = [point["error"] for point in self.curve[1:]]
+        return 1 + errors.index(min(errors)) if errors else 0
+
+    def findings(self) -> dict[str, object]:
+        """The learning curve, and whether more would help: the last quarter of it still gained a hundredth."""
+        quarter = self.curve[max(1, self.best - len(self.curve) // 4)]["error"]
+        still = self.best == len(self.curve) - 1 and quarter > 1.01 * self.curve[self.best]["error"]
+        return {"curve": self.curve, "more_would_help": still}
 
     def _share(self) -> float:
         return min(1.0, self.schedule.budget.share(self.texts, time.perf_counter() - self.start))
 
     def _enough(self) -> bool:
-        return self._share() >= 1 or len(self.curve) - 1 - self._best() >= self.schedule.patience
-
-    def _best(self) -> int:
-        """The look with the smallest error, the one before anything was learned set aside."""
-        errors = [point["error"] for point in self.curve[1:]]
-        return 1 + errors.index(min(errors)) if errors else 0
+        return self._share() >= 1 or len(self.curve) - 1 - self.best >= self.schedule.patience
 
     def _update(self) -> None:
         """One step on a lesson drawn from the replay."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.schedule.learning_rate * _rate(self._share(), self.steps)
-        drawn = torch.randint(len(self.lessons), (1,), generator=self.questioner.source)
+        drawn = int(torch.randint(len(self.lessons), (1,), generator=self.source))
         self.optimizer.zero_grad()
-        loss(self.student, self.lessons[int(drawn)]).mean().backward()
+        self.course.loss(self.student, self.lessons[drawn]).mean().backward()
         self.optimizer.step()
         self.steps += 1
         memory = min(0.99, self.steps / (self.steps + 10))
@@ -93,22 +118,9 @@ class Fit:
     @torch.no_grad()
     def _look(self) -> None:
         """A point of the learning curve."""
-        error = torch.cat([loss(self.steady, lesson).flatten() for lesson in self.held_out]).mean().item()
+        losses = torch.cat([self.course.loss(self.steady, lesson).flatten() for lesson in self.held_out])
         seconds = time.perf_counter() - self.start
-        self.curve.append({"texts": self.texts, "seconds": seconds, "error": error})
-
-
-def additive(student: Student, lesson: Lesson) -> Float[Tensor, "row copy feature"]:
-    """f(nothing) + the sum of the kept tokens' scores."""
-    scores = student(lesson.read(), lesson.present)
-    return lesson.empty[:, None] + lesson.kept.to(scores) @ scores
-
-
-def loss(student: Student, lesson: Lesson) -> Float[Tensor, "row copy"]:
-    """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
-    found, told = additive(student, lesson).flatten(0, 1), lesson.told.flatten(0, 1)
-    caused = divergence(rebuilt(lesson.kind, told), rebuilt(lesson.kind, found))
-    return caused.unflatten(0, lesson.kept.shape[:2])
+        self.curve.append({"texts": self.texts, "seconds": round(seconds, 3), "error": losses.mean().item()})
 
 
 def _rate(share: float, steps: int) -> float:

@@ -1,5 +1,7 @@
 """The network that an amortised explainer is: it reads a text's states and scores every token for every class."""
 
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -8,6 +10,27 @@ from torch.nn.functional import gelu, linear
 from diffmask.probe import SiteStatistics
 
 States = dict[str, Float[Tensor, "row token width"]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a student reads of some texts, kept small: single-precision states in half precision."""
+
+    states: States
+    present: Bool[Tensor, "row token"]
+    dtype: torch.dtype
+
+    def full(self) -> tuple[States, Bool[Tensor, "row token"]]:
+        """The states in the model's own precision."""
+        return {site: state.to(self.dtype) for site, state in self.states.items()}, self.present
+
+
+def keep(states: States, sites: tuple[str, ...], present: Bool[Tensor, "row token"]) -> Reading:
+    """The named sites' states, to be read again and again."""
+    dtype = states[sites[0]].dtype
+    small = torch.half if dtype == torch.float32 else dtype
+    most = torch.finfo(small).max
+    return Reading({site: states[site].clamp(-most, most).to(small) for site in sites}, present, dtype)
 
 
 class Student(nn.Module):

@@ -1,4 +1,4 @@
-"""What a student learns from: texts, and the model's answers when only some of their tokens are kept."""
+"""Learning without a teacher: scores must add up to the model's answer on masked copies. Jethani et al. 2022."""
 
 from dataclasses import dataclass
 
@@ -7,39 +7,32 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
 
+from diffmask.answer import divergence
 from diffmask.batch import Batch
-from diffmask.methods.amortised_answer import numbers
-from diffmask.methods.amortised_student import States
+from diffmask.methods.amortised_answer import numbers, rebuilt
+from diffmask.methods.amortised_fit import Course
+from diffmask.methods.amortised_student import Reading, Student, keep
 from diffmask.methods.erasure import fill
 from diffmask.task import Task
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """A few texts of like length: clean states, and the answer's numbers for each masked copy."""
+class Copies:
+    """A few texts of like length, and the answer's numbers for each masked copy of them."""
 
-    states: States
-    """In half precision where the model's is single: a replay is long."""
-    present: Bool[Tensor, "row token"]
-    maskable: Bool[Tensor, "row token"]
+    reading: Reading
+    answer: Distribution
+    """To the whole text."""
     kept: Bool[Tensor, "row copy token"]
     told: Float[Tensor, "row copy feature"]
     """f(kept)."""
     empty: Float[Tensor, "row feature"]
     """f(nothing kept)."""
-    whole: Float[Tensor, "row feature"]
-    """f(everything kept)."""
-    kind: Distribution
-    """The clean answer, for what kind of answer it is."""
-
-    def read(self) -> States:
-        """The states as a student reads them."""
-        return {site: state.to(self.told.dtype) for site, state in self.states.items()}
 
 
 @dataclass(frozen=True)
-class Questioner:
-    """Asks the model about masked copies; a masked token's embedding becomes the baseline."""
+class AddingUp(Course[Copies]):
+    """f(kept) = f(nothing) + sum of the kept tokens' scores; a token not kept has the baseline as embedding."""
 
     task: Task
     sites: tuple[str, ...]
@@ -49,7 +42,7 @@ class Questioner:
     source: torch.Generator
 
     @torch.no_grad()
-    def ask(self, batch: Batch) -> Lesson:
+    def ask(self, batch: Batch) -> Copies:
         """One clean pass, and a pass over every copy: nothing kept, then the masks."""
         answer, states = self.task.trace(batch)
         kept = draw_kept(batch.maskable, self.pairs, self.source)
@@ -57,16 +50,19 @@ class Questioner:
         erased = (batch.maskable[:, None] & ~asked).flatten(0, 1)
         copies = self.task.predict(batch.repeat(asked.shape[1]), {self.task.sites[0]: fill(erased, self.baseline)})
         told = numbers(copies).unflatten(0, (len(batch), asked.shape[1]))
-        return Lesson(
-            states={site: _halved(states[site]) for site in self.sites},
-            present=batch.present,
-            maskable=batch.maskable,
-            kept=kept,
-            told=told[:, 1:],
-            empty=told[:, 0],
-            whole=numbers(answer),
-            kind=answer,
-        )
+        return Copies(keep(states, self.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
+
+    def loss(self, student: Student, lesson: Copies) -> Float[Tensor, "row copy"]:
+        """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
+        found, told = sums(student, lesson).flatten(0, 1), lesson.told.flatten(0, 1)
+        caused = divergence(rebuilt(lesson.answer, told), rebuilt(lesson.answer, found))
+        return caused.unflatten(0, lesson.kept.shape[:2])
+
+
+def sums(student: Student, lesson: Copies) -> Float[Tensor, "row copy feature"]:
+    """f(nothing) + the sum of the kept tokens' scores."""
+    scores = student(*lesson.reading.full())
+    return lesson.empty[:, None] + lesson.kept.to(scores) @ scores
 
 
 def draw_kept(
@@ -77,12 +73,7 @@ def draw_kept(
     The keep-rates of a row's masks are stratified, so that small and large sets are asked of every text.
     """
     rows, tokens = maskable.shape
-    stratum = torch.arange(pairs)[None].expand(rows, pairs)
-    rate = (stratum + torch.rand(rows, pairs, generator=source)) / (2 * pairs)
+    rate = (torch.arange(pairs) + torch.rand(rows, pairs, generator=source)) / (2 * pairs)
     first = torch.rand(rows, pairs, tokens, generator=source) < rate[..., None]
     both = torch.stack([first, ~first], dim=2).flatten(1, 2).to(maskable.device)
     return both & maskable[:, None]
-
-
-def _halved(state: Tensor) -> Tensor:
-    return state.half() if state.dtype == torch.float32 else state
