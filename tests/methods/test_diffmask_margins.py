@@ -12,6 +12,8 @@ from diffmask.persistence import load_explainer, save_explainer
 from support.linear import VALUES
 from support.small_words import WordsTask
 
+pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+
 MARGINS = (0.6, 0.02, 0.1)
 METHOD = DiffMask(margins=MARGINS, steps=60, batch_size=16, baseline="mask")
 

@@ -1,23 +1,26 @@
 """Scores learned once, then one forward pass a text: an amortised explainer. Jethani et al. 2022 (FastSHAP)."""
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.answer import decision
 from diffmask.batch import Attribution, Batch
-from diffmask.errors import RecipeError
+from diffmask.errors import FitWarning, RecipeError
 from diffmask.explainer import Explainer, Method
 from diffmask.methods.amortised_additivity import additivity
 from diffmask.methods.amortised_answer import direction, numbers
 from diffmask.methods.amortised_budget import parse_budget
 from diffmask.methods.amortised_copies import AddingUp
 from diffmask.methods.amortised_fit import Course, Fit, Lesson, Schedule
-from diffmask.methods.amortised_student import Student
+from diffmask.methods.amortised_refine import RefinedExplainer
+from diffmask.methods.amortised_report import Report, side_by_side
+from diffmask.methods.amortised_student import Student, strangeness
 from diffmask.methods.amortised_teacher import Faculty, Imitation, kept_scores
 from diffmask.probe import Baseline, baseline_state, site_statistics
 from diffmask.recipe import parse
@@ -99,7 +102,12 @@ class Amortised(Method):
             fit = Fit(explainer.student, course, self._schedule(), taught, source)
             # The same texts in the same batches for every seed: a teacher is asked once.
             fit.run(endless(rows, self.batch_size, generator(0, "teacher"), pool=16))
-        explainer.diagnostics = {"student": {**fit.findings(), **additivity(explainer.student, copies)}}
+        strange = [strangeness(explainer.student, *lesson.reading.full()) for lesson in copies]
+        explainer.strangest.copy_(torch.cat(strange).quantile(0.99))
+        found = {**fit.findings(), **additivity(explainer.student, copies)}
+        explainer.diagnostics = {"student": found}
+        for name, text in found["problems"].items():
+            warnings.warn(f"{self.label}: {name}: {text}", FitWarning, stacklevel=4)
 
     def _schedule(self) -> Schedule:
         alone = self.teacher is None
@@ -147,10 +155,13 @@ def middle_sites(sites: tuple[str, ...]) -> tuple[str, ...]:
 class AmortisedExplainer(Explainer):
     """One clean pass, and the student's word on its states."""
 
+    strangest: Tensor
+
     def __init__(self, task: Task, student: Student, baseline: Tensor) -> None:
         super().__init__(task)
         self.student = student
         self.baseline = nn.Parameter(baseline, requires_grad=False)
+        self.register_buffer("strangest", baseline.new_tensor(torch.inf))
 
     def forward(self, batch: Batch, target: Any = None, *, rows_at_once: int = 256) -> Attribution:
         """As every explainer; the model's own answer comes with the pass that explains it."""
@@ -167,6 +178,29 @@ class AmortisedExplainer(Explainer):
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """One pass serves both."""
         return self._read(batch, None)
+
+    def report(self, batch: Batch | None = None, rows: int = 100) -> Report:
+        """This explainer beside its teachers and two standard methods, on test texts or on others."""
+        task = self.task
+        split = next(name for name in ("test", "valid", "train") if name in task.data)
+        texts = task.data[split][:rows] if batch is None else batch
+        teachers = self.recipe.teachers() if isinstance(self.recipe, Amortised) else []
+        problems = [f"{name}: {text}" for name, text in self.diagnostics.get("student", {}).get("problems", {}).items()]
+        return side_by_side(self, texts, teachers, self.unlike(texts).nonzero().flatten().tolist(), problems)
+
+    def refined(self, copies: int = 64) -> RefinedExplainer:
+        """An explainer that asks about so many masked copies of each text and starts from these scores."""
+        return RefinedExplainer(self, copies)
+
+    @torch.no_grad()
+    def unlike(self, batch: Batch, rows_at_once: int = 256) -> Bool[Tensor, " row"]:
+        """Whether each text lies farther from the fit's texts than all but one in a hundred held-out texts."""
+        order = batch.present.sum(dim=1).argsort(stable=True)
+        parts = [
+            strangeness(self.student, self.task.trace(batch[rows].trim())[1], batch[rows].trim().present)
+            for rows in order.split(rows_at_once)
+        ]
+        return (torch.cat(parts) > self.strangest)[order.argsort()]
 
     def _read(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None) -> tuple[Distribution, Attribution]:
         answer, states = self.task.trace(batch)

@@ -1,6 +1,7 @@
 """The network that an amortised explainer is: it reads a text's states and scores every token for every class."""
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -86,3 +87,13 @@ def summary(
     rows = torch.arange(len(state), device=state.device)
     last = present.shape[1] - 1 - present.flip(1).to(torch.uint8).argmax(dim=1)
     return state[rows, present.to(torch.uint8).argmax(dim=1)], state[rows, last], (state * real).sum(1) / real.sum(1)
+
+
+def strangeness(student: Student, states: States, present: Bool[Tensor, "row token"]) -> Float[Tensor, " row"]:
+    """How far a row's mean states lie from those of the fit's texts: root mean square, in deviations of a token."""
+    parts = []
+    for site, part in zip(student.sites, student.parts.children(), strict=True):
+        *_, mean = summary(states[site], present)
+        parts.append(((mean - cast(Standardised, part).mean) / cast(Standardised, part).deviation).square())
+    # The mean of n independent tokens lies 1 / sqrt(n) off: short texts are no strangers for being short.
+    return (torch.cat(parts, dim=-1).mean(dim=-1) * present.sum(dim=1)).sqrt()
