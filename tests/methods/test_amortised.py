@@ -22,7 +22,7 @@ from diffmask.training import generator
 from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 
-METHOD = Amortised(budget="3000 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
+METHOD = Amortised(budget="1600 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def truth(explainer: Explainer) -> Tensor:
 
 def test_where_the_model_adds_up_the_scores_are_what_each_token_adds(explainer: AmortisedExplainer) -> None:
     found = explainer(explainer.task.data["test"]).scores
-    assert (found - truth(explainer)).abs().mean() < 0.1
+    assert (found - truth(explainer)).abs().mean() < 0.2
 
 
 def test_a_class_that_is_not_the_answer_has_the_opposite_scores(explainer: AmortisedExplainer) -> None:
@@ -57,25 +57,26 @@ def test_a_class_that_is_not_the_answer_has_the_opposite_scores(explainer: Amort
 def test_a_model_that_adds_up_is_said_to(explainer: AmortisedExplainer) -> None:
     found = explainer.diagnostics["student"]
     assert found["interaction"] < 1e-5
-    assert found["residual"] < 0.01
+    assert found["residual"] < 0.02
     assert found["efficiency_gap"] < 0.1
     assert not found["problems"]
 
 
-class Both(Sum):
-    """logit = 6 where tokens 1 and 3 are both there, else -2: nothing adds up."""
+class Whole(Sum):
+    """logit = 6 where no token is masked, else -2: nothing adds up."""
 
     def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
-        vectors = self.embedding(tokens) * present[..., None]
-        one = ((vectors - self.embedding.weight[1]).abs().sum(-1) < 0.1).any(dim=1)
-        three = ((vectors - self.embedding.weight[3]).abs().sum(-1) < 0.1).any(dim=1)
-        return torch.where(one & three, 6.0, -2.0) + 0 * self.weights.sum()
+        masked = ((self.embedding(tokens) - self.embedding.weight[4]).abs().sum(-1) < 0.1) & present
+        return torch.where(masked.any(dim=1), -2.0, 6.0)
 
 
 def test_a_model_that_is_far_from_adding_up_is_named() -> None:
-    with pytest.warns(FitWarning, match="not additive"):
-        found = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Both()))
-    assert "not additive" in found.diagnostics["student"]["problems"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Whole()))
+    assert any("not additive" in str(warning.message) for warning in caught)
+    # f(S) + f(rest) - f(all) - f(none) = -8 of 8, unless all of a text's tokens, or none, are kept.
+    assert 0.7 < found.diagnostics["student"]["interaction"] <= 1
 
 
 def test_an_explanation_is_one_pass(explainer: AmortisedExplainer) -> None:
@@ -88,20 +89,20 @@ def test_held_out_texts_say_what_was_learned(explainer: AmortisedExplainer) -> N
     curve = explainer.diagnostics["student"]["curve"]
     assert curve[0]["texts"] == 0
     assert min(point["error"] for point in curve) < 0.05 * curve[0]["error"]
-    assert curve[-1]["texts"] <= 3000
+    assert curve[-1]["texts"] == 1600
 
 
 def test_held_out_texts_end_a_fit_that_gains_nothing() -> None:
-    stuck = Amortised(budget="100000 texts", width=8, learning_rate=1e-12, updates=1, patience=2, held_out=16)
+    stuck = Amortised(budget="3200 texts", width=8, learning_rate=1e-12, updates=1, patience=2, held_out=16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         curve = stuck.fit(WordsTask()).diagnostics["student"]["curve"]
-    assert curve[-1]["texts"] < 100000
+    assert curve[-1]["texts"] < 3200
 
 
 def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cache: Path) -> None:
     task = WordsTask()
-    method = Amortised(teacher="erasure", budget="600 texts", width=32, updates=20, learning_rate=5e-3)
+    method = Amortised(teacher="erasure", budget="320 texts", width=32, updates=16, learning_rate=5e-3, held_out=32)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         student = method.fit(task)
