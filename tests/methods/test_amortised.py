@@ -14,7 +14,7 @@ from diffmask.explainer import Explainer
 from diffmask.methods.amortised import Amortised, AmortisedExplainer, middle_sites
 from diffmask.methods.amortised_answer import direction, numbers, rebuilt
 from diffmask.methods.amortised_budget import parse_budget
-from diffmask.methods.amortised_copies import draw_kept
+from diffmask.methods.amortised_copies import draw_kept, draw_pointed
 from diffmask.methods.amortised_faithfulness import faithfulness, overlap, rank_correlation
 from diffmask.methods.amortised_refine import posterior
 from diffmask.methods.erasure import Erasure
@@ -179,6 +179,17 @@ def test_masks_come_with_their_complements_and_in_all_sizes() -> None:
     assert 0.45 < share.mean() < 0.55 and share.std() > 0.25
     # The strata: of four pairs one keeps, or leaves, at most an eighth.
     assert share[:, 0].mean() < 0.1
+
+
+def test_pointed_masks_keep_what_scores_high() -> None:
+    scores = torch.tensor([[0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 7.0]]).expand(300, 7)
+    maskable = torch.ones(300, 7, dtype=torch.bool)
+    maskable[:, 6] = False
+    kept = draw_pointed(scores, maskable, 2, generator(0, "pointed"))
+    assert not kept[..., 6].any()
+    assert (kept[:, 0::2] ^ kept[:, 1::2])[..., :6].all()
+    assert (kept[:, 0::2].sum(dim=-1) <= 3).all() and (kept[:, 0::2].sum(dim=-1) >= 1).all()
+    assert kept[:, 0::2, 2].float().mean() > 0.8
 
 
 @pytest.mark.parametrize(

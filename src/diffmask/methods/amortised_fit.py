@@ -57,6 +57,7 @@ class Fit(Generic[Lesson]):
         schedule: Schedule,
         held_out: list[Lesson],
         source: torch.Generator,
+        start: float,
     ) -> None:
         self.student, self.course, self.schedule, self.held_out = student, course, schedule, held_out
         self.source = source
@@ -65,7 +66,7 @@ class Fit(Generic[Lesson]):
         self.lessons: list[Lesson] = []
         self.curve: list[dict[str, float]] = []
         self.texts = self.steps = 0
-        self.start = time.perf_counter()
+        self.start = start
 
     def run(self, batches: Iterator[Batch]) -> None:
         """Until the budget is spent, or held-out texts say that it is enough; the best weights are kept."""

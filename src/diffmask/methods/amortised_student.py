@@ -56,7 +56,8 @@ class Student(nn.Module):
         """What each token adds to each of the answer's numbers."""
         features = [part(states[site]) for site, part in zip(self.sites, self.parts, strict=True)]
         whole = [part(state) for state, part in zip(summary(states[self.sites[-1]], present), self.places, strict=True)]
-        hidden = gelu(torch.stack(features).sum(dim=0) + torch.stack(whole).sum(dim=0)[:, None] + self.bias)
+        # Added one by one: a stack of them would be the largest tensor of the pass.
+        hidden = gelu(sum(features[1:], features[0]) + (sum(whole, self.bias))[:, None])
         return self.vote(hidden + gelu(self.between(hidden)))
 
 
