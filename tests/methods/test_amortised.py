@@ -76,7 +76,7 @@ def test_a_model_that_is_far_from_adding_up_is_named() -> None:
         found = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Whole()))
     assert any("not additive" in str(warning.message) for warning in caught)
     # f(S) + f(rest) - f(all) - f(none) = -8 of 8, unless all of a text's tokens, or none, are kept.
-    assert 0.7 < found.diagnostics["student"]["interaction"] <= 1
+    assert 0.5 < found.diagnostics["student"]["interaction"] <= 1
 
 
 def test_an_explanation_is_one_pass(explainer: AmortisedExplainer) -> None:

@@ -63,3 +63,14 @@ def test_margins_are_saved_and_loaded(explainer: MarginsExplainer, tmp_path) -> 
     batch = explainer.task.data["test"][:5]
     loaded = load_explainer(tmp_path / "kept", explainer.task)
     assert torch.equal(loaded(batch).scores, explainer(batch).scores)
+
+
+def test_the_second_term_costs_a_pass_a_step() -> None:
+    task = WordsTask()
+    plain, breaking = (
+        DiffMask(margins=(0.1, 0.5), steps=10, batch_size=16, baseline="mask", breaks=weight).fit(task)
+        for weight in (0.0, 0.5)
+    )
+    assert breaking.fit_cost.backwards == plain.fit_cost.backwards + 10
+    batch = task.data["test"]
+    assert not torch.equal(breaking(batch).scores, plain(batch).scores)

@@ -31,6 +31,8 @@ class DiffMask(Method):
     """Largest divergence from the original answer that masking may cause, in nats."""
     margins: tuple[float, ...] = ()
     """Several margins at once: nested masks, and so a ranking, in place of one margin seen from every site."""
+    breaks: float = 0.0
+    """With several margins, weight of a second term: the answer must break when what is kept is removed (AML, 2024)."""
     sites: tuple[str, ...] = ()
     """The sites to probe, in order; all of the task's where none is named."""
     sparsity: Literal["l0", "log"] = "l0"

@@ -89,8 +89,13 @@ class _Fit:
         opened = gates.open()[:, index] * batch.maskable
         kept = (opened.sum(dim=1) / batch.maskable.sum(dim=1).clamp(min=1)).mean()
         weight = self.multipliers[index].value
+        price = (kept + weight * caused) / (1 + weight)
+        if self.method.breaks:
+            removed = self.task.predict(batch, self.explainer.edits(1 - gate, batch.maskable))
+            # One nat is broken enough: more would only reward surprise.
+            price = price - self.method.breaks * divergence(answer, removed).clamp(max=1.0).mean()
         self.optimizer.zero_grad()
-        ((kept + weight * caused) / (1 + weight)).backward()
+        price.backward()
         self.optimizer.step()
         self.multipliers[index].update(caused.item(), progress)
 
