@@ -12,9 +12,9 @@ from torch.distributions import Distribution
 
 from diffmask.answer import decision
 from diffmask.batch import Attribution, Batch
-from diffmask.errors import FitWarning, RecipeError
+from diffmask.errors import FitWarning, InputError, RecipeError
 from diffmask.explainer import Explainer, Method
-from diffmask.methods.amortised_additivity import additivity
+from diffmask.methods.amortised_additivity import additivity, interaction_only
 from diffmask.methods.amortised_answer import direction, numbers
 from diffmask.methods.amortised_budget import parse_budget
 from diffmask.methods.amortised_copies import AddingUp
@@ -107,7 +107,8 @@ class Amortised(Method):
             fit.run(endless(rows, self.batch_size, generator(0, "teacher"), pool=16))
         strange = [strangeness(explainer.student, *lesson.reading.full()) for lesson in copies]
         explainer.strangest.copy_(torch.cat(strange).quantile(0.99))
-        found = {**fit.findings(), **additivity(explainer.student, copies)}
+        adds_up = additivity(explainer.student, copies)
+        found = {**fit.findings(), **(adds_up if self.teacher is None else interaction_only(adds_up))}
         explainer.diagnostics = {"student": found}
         for name, text in found["problems"].items():
             warnings.warn(f"{self.label}: {name}: {text}", FitWarning, stacklevel=4)
@@ -184,9 +185,10 @@ class AmortisedExplainer(Explainer):
 
     def report(self, batch: Batch | None = None, rows: int = 100) -> Report:
         """This explainer beside its teachers and two standard methods, on test texts or on others."""
-        task = self.task
-        split = next(name for name in ("test", "valid", "train") if name in task.data)
-        texts = task.data[split][:rows] if batch is None else batch
+        known = [self.task.data[name][:rows] for name in ("test", "valid") if name in self.task.data]
+        if batch is None and not known:
+            raise InputError("the task has no test or validation texts; give some, report(task.encode([...]))")
+        texts = known[0] if batch is None else batch
         teachers = self.recipe.teachers() if isinstance(self.recipe, Amortised) else []
         problems = [f"{name}: {text}" for name, text in self.diagnostics.get("student", {}).get("problems", {}).items()]
         return side_by_side(self, texts, teachers, self.unlike(texts).nonzero().flatten().tolist(), problems)

@@ -35,6 +35,12 @@ def additivity(student: Student, held_out: Sequence[Copies]) -> dict[str, Any]:
     return {**figures, "problems": _problems(figures)}
 
 
+def interaction_only(found: dict[str, Any]) -> dict[str, Any]:
+    """What of it concerns a student that imitates: its scores are in a teacher's units and need not add up."""
+    problems = {name: text for name, text in found["problems"].items() if name == "not additive"}
+    return {"interaction": found["interaction"], "problems": problems}
+
+
 def _measure(student: Student, lesson: Copies) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Flat: f(S), the scores' sum for it, interaction a pair, efficiency gap and change a row."""
     whole = numbers(lesson.answer)
