@@ -56,8 +56,8 @@ class Amortised(Method):
     batch_size: int = 16
     updates: int | None = None
     """Steps of the optimiser for each batch of texts; 3 where none is given, 12 with a teacher."""
-    replay: int = 400
-    """Batches that are kept to be learned again."""
+    replay: int = 150_000
+    """Tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
     learning_rate: float = 1e-3
     held_out: int = 128
     """Texts that decide when to stop, from the validation rows."""

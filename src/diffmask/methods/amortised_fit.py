@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,9 +14,18 @@ from torch import Tensor
 
 from diffmask.batch import Batch
 from diffmask.methods.amortised_budget import Budget
-from diffmask.methods.amortised_student import Student
+from diffmask.methods.amortised_student import Reading, Student
 
-Lesson = TypeVar("Lesson")
+
+class HasReading(Protocol):
+    """Something to learn from a few texts."""
+
+    @property
+    def reading(self) -> Reading:
+        """What a student reads of them."""
+
+
+Lesson = TypeVar("Lesson", bound=HasReading)
 
 
 class Course(ABC, Generic[Lesson]):
@@ -39,7 +48,7 @@ class Schedule:
     updates: int
     """Steps of the optimiser for each lesson asked for."""
     replay: int
-    """Lessons that are kept to be learned again."""
+    """Tokens whose states are kept to be learned from again; the oldest lessons go first."""
     learning_rate: float
     patience: int
     """Looks at the held-out lessons without gain after which the fit stops."""
@@ -74,7 +83,8 @@ class Fit(Generic[Lesson]):
         self._look()
         while not self._enough():
             batch = next(batches)
-            self.lessons = [*self.lessons[-self.schedule.replay + 1 :], self.course.ask(batch)]
+            self.lessons.append(self.course.ask(batch))
+            self._forget()
             self.texts += len(batch)
             for _ in range(self.schedule.updates):
                 self._update()
@@ -101,6 +111,11 @@ class Fit(Generic[Lesson]):
 
     def _enough(self) -> bool:
         return self._share() >= 1 or len(self.curve) - 1 - self.best >= self.schedule.patience
+
+    def _forget(self) -> None:
+        sizes = [lesson.reading.present.numel() for lesson in self.lessons]
+        while len(sizes) > 1 and sum(sizes) > self.schedule.replay:
+            del self.lessons[0], sizes[0]
 
     def _update(self) -> None:
         """One step on a lesson drawn from the replay."""
