@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from diffmask.methods.amortised_budget import Budget
 from diffmask.methods.amortised_student import Reading, Student
 
 
+@runtime_checkable
 class HasReading(Protocol):
     """Something to learn from a few texts."""
 
