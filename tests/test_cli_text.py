@@ -21,6 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [f'"the film is {word} , {n} times",{int(word in words[:3])}' for word in words for n in range(12)]
     (tmp_path / "reviews.csv").write_text("review,stars\n" + "\n".join(lines) + "\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DIFFMASK_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
 
@@ -50,6 +51,9 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
     )
     assert "forecast: about" in compared and "No verdict" in compared and "gradient" in compared
     assert (home / "run" / "board.json").is_file()
+    fast = ["--method", "amortised", "--teacher", "erasure", "--teacher", "gradient", "--budget", "16 texts"]
+    run("fit", "--model", "clf", "--data", "reviews.csv", "--out", "fast", *fast, "width=8", "held_out=8", *columns)
+    assert "film" in run("explain", "fast", "--text", "the film is good")
 
 
 def test_choices_that_are_not_known_are_named(home: Path) -> None:

@@ -25,6 +25,7 @@ torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 FAST: dict[str, dict[str, Any]] = {
+    "amortised": {"budget": "64 texts", "width": 32, "held_out": 16},
     "bottleneck": {"steps": 4},
     "captum:KernelShap": {"n_samples": 12},
     "captum:Lime": {"n_samples": 12},

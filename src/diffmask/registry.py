@@ -57,11 +57,13 @@ def _load_plugins(kind: str) -> None:
 
 _METHODS = """
 diffmask               diffmask:DiffMask                      masks learned once, one pass a text (De Cao 2020)
+amortised              amortised:Amortised                    signed scores learned once, one pass a text (FastSHAP)
 diffmask-per-input     per_input:PerInput                     masks searched for one text at a time (De Cao 2020)
 diffmask-reinforce     reinforce:Reinforce                    the same with binary masks and score-function gradients
 exact-erasure          exact_erasure:ExactErasure             the smallest evidence, where a task knows it
 erasure                erasure:Erasure                        leave one token out: mask, delete or hide it (Li 2016)
 erasure-search         erasure_search:ErasureSearch           the smallest sets of tokens that keep the decision
+greedy                 greedy:Greedy                          the order best for sufficiency and comprehensiveness
 gradient               gradient:Gradient                      norm of the gradient (Simonyan 2014)
 input-x-gradient       input_x_gradient:InputXGradient        state times gradient (Shrikumar 2017)
 integrated-gradient    integrated_gradient:IntegratedGradient gradients along a path from a baseline (Sundararajan 2017)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -30,6 +30,10 @@ class DiffMask(Method):
     """Erase input tokens, seen from every layer (votes of layers 0..l multiplied), or each layer's own states."""
     margin: float = 0.1
     """Largest divergence from the original answer that masking may cause, in nats."""
+    margins: tuple[float, ...] = ()
+    """Several margins at once: nested masks, and so a ranking, in place of one margin seen from every site."""
+    breaks: float = 0.0
+    """With several margins, weight of a second term: the answer must break when what is kept is removed (AML, 2024)."""
     sites: tuple[str, ...] = ()
     """The sites to probe, in order; all of the task's where none is named."""
     sparsity: Literal["l0", "log"] = "l0"
@@ -85,11 +89,15 @@ class DiffMask(Method):
     """Training rows that the sites' means and deviations are taken from."""
 
     def __post_init__(self) -> None:
-        if self.margin < 0 or min(self.steps, self.batch_size, self.sites_per_step) < 1:
+        if min((self.margin, *self.margins)) < 0 or min(self.steps, self.batch_size, self.sites_per_step) < 1:
             raise RecipeError("diffmask: margin must not be negative; steps, batch_size, sites_per_step are at least 1")
 
-    def build(self, task: Task, seed: int) -> MaskExplainer:
+    def build(self, task: Task, seed: int) -> Any:
         """Probes that leave every gate half open."""
+        if self.margins:
+            from diffmask.methods.diffmask_margins_fit import build_margins
+
+            return build_margins(self, task, seed)
         sites = self.sites or task.sites
         for site in sites:
             task.place(site)
@@ -106,8 +114,13 @@ class DiffMask(Method):
             baselines = {site: self._start_baseline(task, site, known[site]) for site in masked}
         return MaskExplainer(task, self.mask, probes, baselines, reads_first=both, temperature=self.temperature[1])
 
-    def train(self, explainer: MaskExplainer, task: Task, seed: int) -> None:
+    def train(self, explainer: Any, task: Task, seed: int) -> None:
         """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
+        if self.margins:
+            from diffmask.methods.diffmask_margins_fit import train_margins
+
+            train_margins(self, explainer, task, seed)
+            return
         loop = _Fit(self, explainer, task, generator(seed, "diffmask"))
         for step in track(range(self.steps), f"fit {self.label}"):
             loop.step(step / self.steps)

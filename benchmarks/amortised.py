@@ -1,0 +1,126 @@
+"""The amortised explainer beside slow methods, in one run: `python benchmarks/amortised.py --model DIR --data NAME`.
+
+Comprehensiveness and sufficiency over ratios 5, 10, 20 and 50 %, erased tokens replaced by the mask token, in the
+predicted class's probability; time a text over a bare forward pass; seconds of the fit; texts from which on it pays.
+"""
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean
+
+import torch
+
+from diffmask.batch import Batch
+from diffmask.errors import FitWarning
+from diffmask.explainer import Explainer, Method
+from diffmask.methods.amortised import Amortised
+from diffmask.methods.amortised_faithfulness import Faithfulness, faithfulness
+from diffmask.methods.constant import Random
+from diffmask.methods.diffmask import DiffMask
+from diffmask.methods.erasure import Erasure
+from diffmask.methods.integrated_gradient import IntegratedGradient
+from diffmask.task import Task
+from diffmask.tasks.recipes import TextTask
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: means over seeds."""
+
+    name: str
+    quality: Faithfulness
+    seconds: float
+    """To explain all texts."""
+    fit_seconds: float
+
+
+def seconds_of(work: Callable[[], object], times: int) -> float:
+    """The fastest of several runs: what else the machine does only adds."""
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def bare(task: Task, texts: Batch) -> float:
+    """Seconds of a forward pass over the texts, taken in order of length as every explainer takes them."""
+    order = texts.present.sum(dim=1).argsort(stable=True)
+
+    @torch.no_grad()
+    def work() -> None:
+        for rows in order.split(256):
+            task.predict(texts[rows].trim())
+
+    return seconds_of(work, times=5)
+
+
+def measure(method: Method, task: Task, texts: Batch, seeds: list[int]) -> tuple[Row, Explainer]:
+    """A method fitted with each seed."""
+    rows, explainer = [], method.build(task, seeds[0])
+    for seed in seeds:
+        explainer = method.fit(task, seed)
+        scores = explainer(texts).scores
+        seconds = explainer.cost.seconds
+        if seconds < 30:
+            seconds = seconds_of(lambda fitted=explainer: fitted(texts), times=5)  # type: ignore[misc]
+        rows.append(Row(method.label, faithfulness(task, texts, scores), seconds, explainer.fit_cost.seconds))
+        print(f"  {method.label}, seed {seed}: {rows[-1]}", flush=True)
+    quality = Faithfulness(
+        mean(row.quality.comprehensiveness for row in rows), mean(row.quality.sufficiency for row in rows)
+    )
+    return Row(
+        method.label, quality, mean(row.seconds for row in rows), mean(row.fit_seconds for row in rows)
+    ), explainer
+
+
+def show(rows: list[Row], once: float, texts: int, peer: Row) -> None:
+    """The table, and the texts from which on each fit takes less time than the peer."""
+    print(f"{'method':44} compreh.  suffic.  x bare  fit s  break-even against {peer.name.split()[0]}")
+    for row in rows:
+        saved = (peer.seconds - row.seconds) / texts
+        even = f"{row.fit_seconds / saved:.0f}" if saved > 0 else "-"
+        quality = f"{row.quality.comprehensiveness:8.3f} {row.quality.sufficiency:8.3f}"
+        print(f"{row.name[:44]:44} {quality} {row.seconds / once:7.2f} {row.fit_seconds:6.0f}  {even}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="folder of a classifier")
+    parser.add_argument("--data", required=True, help="its data set, as for `diffmask fit`")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--texts", type=int, default=200)
+    parser.add_argument("--budget", default=None, help="of the amortised fit: '5min' or '3000 texts'")
+    parser.add_argument("--teachers", nargs="*", default=[], help="methods to imitate as well")
+    parser.add_argument("--margins", type=float, nargs="*", default=[], help="margins of a DiffMask to fit as well")
+    parser.add_argument("--steps", type=int, default=300, help="steps of that DiffMask")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", FitWarning)
+
+    task = TextTask(model=given.model, data=given.data).load()
+    texts = task.data["test"][: given.texts]
+    seeds = list(range(given.seeds))
+    print(f"{len(texts)} texts, {torch.get_num_threads()} threads", flush=True)
+    once = bare(task, texts)
+    amortised, fitted = measure(Amortised(budget=given.budget), task, texts, seeds)
+    rows = [amortised]
+    for teacher in given.teachers:
+        rows.append(measure(Amortised(teacher=teacher, budget=given.budget), task, texts, seeds)[0])
+    if given.margins:
+        several = DiffMask(margins=tuple(given.margins), steps=given.steps, baseline="mask")
+        row, explainer = measure(several, task, texts, seeds)
+        rows.append(row)
+        print({name: {key: found[key] for key in ("hard_divergence", "nested_share", "open_share")}
+               for name, found in explainer.diagnostics.items()})  # fmt: skip
+    gradients, _ = measure(IntegratedGradient(n_steps=50, baseline="auto", signed=True), task, texts, [0])
+    rows += [gradients, measure(Erasure(), task, texts, [0])[0], measure(Random(), task, texts, [0])[0]]
+    show(rows, once, len(texts), gradients)
+    print({key: value for key, value in fitted.diagnostics["student"].items() if key != "curve"})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Learning without a teacher: scores must add up to the model's answer on masked copies. Jethani et al. 2022."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from diffmask.answer import decision, divergence
+from diffmask.batch import Batch
+from diffmask.methods.amortised_answer import direction, numbers, rebuilt
+from diffmask.methods.amortised_fit import Course
+from diffmask.methods.amortised_student import Reading, Student, keep
+from diffmask.methods.erasure import fill
+from diffmask.task import Task
+
+
+@dataclass(frozen=True)
+class Copies:
+    """A few texts of like length, and the answer's numbers for each masked copy of them."""
+
+    reading: Reading
+    answer: Distribution
+    """To the whole text."""
+    kept: Bool[Tensor, "row copy token"]
+    told: Float[Tensor, "row copy feature"]
+    """f(kept)."""
+    empty: Float[Tensor, "row feature"]
+    """f(nothing kept)."""
+
+
+@dataclass(frozen=True)
+class AddingUp(Course[Copies]):
+    """f(kept) = f(nothing) + sum of the kept tokens' scores; a token not kept has the baseline as embedding."""
+
+    task: Task
+    student: Student
+    """Its own highest scores say where to look, as it learns."""
+    baseline: Float[Tensor, " width"]
+    pairs: int
+    """Masks drawn a text; each is asked with its complement."""
+    pointed: int
+    """How many of them keep tokens that the student scores high."""
+    source: torch.Generator
+
+    @torch.no_grad()
+    def ask(self, batch: Batch) -> Copies:
+        """One clean pass, and a pass over every copy: nothing kept, then the masks."""
+        answer, states = self.task.trace(batch)
+        kept = draw_kept(batch.maskable, self.pairs - self.pointed, self.source)
+        if self.pointed:
+            towards = direction(answer, numbers(answer), decision(answer))
+            scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
+            kept = torch.cat([kept, draw_pointed(scores, batch.maskable, self.pointed, self.source)], dim=1)
+        asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
+        erased = (batch.maskable[:, None] & ~asked).flatten(0, 1)
+        copies = self.task.predict(batch.repeat(asked.shape[1]), {self.task.sites[0]: fill(erased, self.baseline)})
+        told = numbers(copies).unflatten(0, (len(batch), asked.shape[1]))
+        return Copies(keep(states, self.student.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
+
+    def loss(self, student: Student, lesson: Copies) -> Float[Tensor, "row copy"]:
+        """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
+        found, told = sums(student, lesson).flatten(0, 1), lesson.told.flatten(0, 1)
+        caused = divergence(rebuilt(lesson.answer, told), rebuilt(lesson.answer, found))
+        return caused.unflatten(0, lesson.kept.shape[:2])
+
+
+def sums(student: Student, lesson: Copies) -> Float[Tensor, "row copy feature"]:
+    """f(nothing) + the sum of the kept tokens' scores."""
+    scores = student(*lesson.reading.full())
+    return lesson.empty[:, None] + lesson.kept.to(scores) @ scores
+
+
+def draw_kept(
+    maskable: Bool[Tensor, "row token"], pairs: int, source: torch.Generator
+) -> Bool[Tensor, "row copy token"]:
+    """Each token kept with probability u, u ~ U(0, 1) a copy; every mask is followed by its complement.
+
+    The keep-rates of a row's masks are stratified, so that small and large sets are asked of every text.
+    """
+    rows, tokens = maskable.shape
+    rate = (torch.arange(pairs) + torch.rand(rows, pairs, generator=source)) / (2 * pairs)
+    first = torch.rand(rows, pairs, tokens, generator=source) < rate[..., None]
+    both = torch.stack([first, ~first], dim=2).flatten(1, 2).to(maskable.device)
+    return both & maskable[:, None]
+
+
+def draw_pointed(
+    scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"], pairs: int, source: torch.Generator
+) -> Bool[Tensor, "row copy token"]:
+    """The tokens that score highest, up to half of a row, and then all others: the sets that users will look at.
+
+    The order is drawn: Gumbel noise on twice the scores in units of their root mean square.
+    """
+    rows, tokens = maskable.shape
+    count = maskable.sum(dim=1, keepdim=True)
+    size = ((scores * maskable).square().sum(dim=1, keepdim=True) / count.clamp(min=1)).sqrt().clamp(min=1e-9)
+    noise = -(-torch.rand(rows, pairs, tokens, generator=source).clamp(1e-9, 1 - 1e-6).log()).log()
+    drawn = (2 * scores / size)[:, None] + noise.to(scores)
+    place = drawn.masked_fill(~maskable[:, None], -torch.inf).argsort(dim=2, descending=True).argsort(dim=2)
+    rate = (torch.arange(pairs) + torch.rand(rows, pairs, generator=source)) / (2 * pairs)
+    top = (place < (rate.to(scores) * count).ceil()[..., None]) & maskable[:, None]
+    return torch.stack([top, maskable[:, None] & ~top], dim=2).flatten(1, 2)

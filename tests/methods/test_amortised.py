@@ -1,0 +1,258 @@
+"""Amortised scores: exact where the model adds up, one pass a text, honest about the rest."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Independent, Normal
+
+from diffmask.errors import FitWarning, RecipeError
+from diffmask.explainer import Explainer
+from diffmask.methods.amortised import Amortised, AmortisedExplainer, middle_sites
+from diffmask.methods.amortised_answer import direction, numbers, rebuilt
+from diffmask.methods.amortised_budget import parse_budget
+from diffmask.methods.amortised_copies import draw_kept, draw_pointed
+from diffmask.methods.amortised_faithfulness import faithfulness, overlap, rank_correlation
+from diffmask.methods.amortised_refine import posterior
+from diffmask.methods.erasure import Erasure
+from diffmask.training import generator
+from support.linear import VALUES, Sum
+from support.small_words import WordsTask
+
+METHOD = Amortised(budget="1600 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Teachers' scores are kept for one test only."""
+    monkeypatch.setenv("DIFFMASK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def explainer() -> AmortisedExplainer:
+    return METHOD.fit(WordsTask(), seed=0)  # type: ignore[return-value]
+
+
+def truth(explainer: Explainer) -> Tensor:
+    """What each token adds to the logit over what the mask token adds, towards the model's answer."""
+    batch = explainer.task.data["test"]
+    sign = torch.sign(explainer.task.predict(batch).logits)  # type: ignore[attr-defined]
+    return (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * sign[:, None] * batch.maskable
+
+
+def test_where_the_model_adds_up_the_scores_are_what_each_token_adds(explainer: AmortisedExplainer) -> None:
+    found = explainer(explainer.task.data["test"]).scores
+    assert (found - truth(explainer)).abs().mean() < 0.2
+
+
+def test_a_class_that_is_not_the_answer_has_the_opposite_scores(explainer: AmortisedExplainer) -> None:
+    batch = explainer.task.data["test"]
+    torch.testing.assert_close(explainer(batch, 1).scores, -explainer(batch, 0).scores)
+
+
+def test_a_model_that_adds_up_is_said_to(explainer: AmortisedExplainer) -> None:
+    found = explainer.diagnostics["student"]
+    assert found["interaction"] < 1e-5
+    assert found["residual"] < 0.02
+    assert found["efficiency_gap"] < 0.1
+    assert not found["problems"]
+
+
+class Whole(Sum):
+    """logit = 6 where no token is masked, else -2: nothing adds up."""
+
+    def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
+        masked = ((self.embedding(tokens) - self.embedding.weight[4]).abs().sum(-1) < 0.1) & present
+        return torch.where(masked.any(dim=1), -2.0, 6.0)
+
+
+def test_a_model_that_is_far_from_adding_up_is_named() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Whole()))
+    assert any("not additive" in str(warning.message) for warning in caught)
+    # f(S) + f(rest) - f(all) - f(none) = -8 of 8, unless all of a text's tokens, or none, are kept.
+    assert 0.5 < found.diagnostics["student"]["interaction"] <= 1
+
+
+def test_an_explanation_is_one_pass(explainer: AmortisedExplainer) -> None:
+    before = explainer.cost.forwards
+    explainer(explainer.task.data["test"][:20])
+    assert explainer.cost.forwards == before + 1
+
+
+def test_held_out_texts_say_what_was_learned(explainer: AmortisedExplainer) -> None:
+    curve = explainer.diagnostics["student"]["curve"]
+    assert curve[0]["texts"] == 0
+    assert min(point["error"] for point in curve) < 0.05 * curve[0]["error"]
+    assert curve[-1]["texts"] == 1600
+
+
+def test_held_out_texts_end_a_fit_that_gains_nothing() -> None:
+    stuck = Amortised(budget="3200 texts", width=8, learning_rate=1e-12, updates=1, patience=2, held_out=16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        curve = stuck.fit(WordsTask()).diagnostics["student"]["curve"]
+    assert curve[-1]["texts"] < 3200
+
+
+def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cache: Path) -> None:
+    task = WordsTask()
+    method = Amortised(teacher="erasure", budget="320 texts", width=32, updates=16, learning_rate=5e-3, held_out=32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        student = method.fit(task)
+    batch = task.data["test"]
+    taught = Erasure().fit(task)(batch).scores
+    assert rank_correlation(student(batch).scores, taught, batch.maskable) > 0.9
+    kept = len(list((cache / "teacher").iterdir()))
+    # Another seed learns from the same answers.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        again = method.fit(task, seed=5)
+    assert len(list((cache / "teacher").iterdir())) == kept
+    assert again.fit_cost.rows < 0.7 * student.fit_cost.rows
+
+
+def test_several_teachers_are_taken_together() -> None:
+    method = Amortised(teacher=["random", Erasure(mode="delete")], budget="64 texts", width=8)
+    assert [teacher.label for teacher in method.teachers()] == ["random", "erasure (mode=delete)"]
+    assert Amortised.from_dict(method.to_dict()) == method
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        method.fit(WordsTask())
+
+
+def test_the_report_puts_the_student_beside_the_others(explainer: AmortisedExplainer) -> None:
+    report = explainer.report(rows=40)
+    student, gradients, erasure = report.lines
+    assert (gradients.method.split()[0], erasure.method) == ("integrated-gradient", "erasure")
+    assert student.correlation == pytest.approx(1) and student.overlap == 1
+    # In a model that adds up all three are right, up to ties.
+    assert student.comprehensiveness == pytest.approx(erasure.comprehensiveness, abs=0.02)
+    assert "break-even" in str(report) and "erasure" in str(report)
+    assert report.problems == ()
+
+
+def test_texts_unlike_those_of_the_fit_are_flagged(explainer: AmortisedExplainer) -> None:
+    task = WordsTask()
+    strange = task.data["test"].map(lambda value: value)
+    strange = type(strange)(**{**vars(strange), "tokens": torch.where(strange.maskable, 3, 0)})
+    usual = explainer.unlike(task.data["test"]).float().mean()
+    long = strange.present.sum(dim=1) > 5
+    assert usual < 0.1
+    assert explainer.unlike(strange)[long].all()
+
+
+def test_refining_starts_from_the_student_and_ends_at_the_truth(explainer: AmortisedExplainer) -> None:
+    batch = explainer.task.data["test"][:20]
+    rough = Amortised(budget="32 texts", width=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        start: Any = rough.fit(WordsTask())
+    exact = truth(explainer)[:20]
+    before = (start(batch).scores - exact).abs().mean()
+    after = (start.refined(copies=128)(batch).scores - exact).abs().mean()
+    assert after < 0.3 * before
+
+
+def test_the_posterior_is_ridge_regression_around_the_first_guess() -> None:
+    kept = torch.tensor([[[True, False], [False, True], [True, True]]])
+    told = torch.tensor([[1.0, 2.0, 3.0]])
+    first = torch.tensor([[0.5, 0.5]])
+    mask = kept[0].double()
+    by_hand = torch.linalg.solve(mask.T @ mask + torch.eye(2), mask.T @ told[0].double() + first[0].double())
+    torch.testing.assert_close(posterior(first, kept, told, 1.0)[0].double(), by_hand, rtol=1e-6, atol=1e-6)
+
+
+def test_masks_come_with_their_complements_and_in_all_sizes() -> None:
+    maskable = torch.ones(200, 30, dtype=torch.bool)
+    maskable[:, 20:] = False
+    kept = draw_kept(maskable, 4, generator(0, "masks"))
+    assert (kept[:, 0::2] ^ kept[:, 1::2])[..., :20].all()
+    assert not kept[..., 20:].any()
+    share = kept[..., :20].float().mean(dim=-1)
+    assert 0.45 < share.mean() < 0.55 and share.std() > 0.25
+    # The strata: of four pairs one keeps, or leaves, at most an eighth.
+    assert share[:, 0].mean() < 0.1
+
+
+def test_pointed_masks_keep_what_scores_high() -> None:
+    scores = torch.tensor([[0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 7.0]]).expand(300, 7)
+    maskable = torch.ones(300, 7, dtype=torch.bool)
+    maskable[:, 6] = False
+    kept = draw_pointed(scores, maskable, 2, generator(0, "pointed"))
+    assert not kept[..., 6].any()
+    assert (kept[:, 0::2] ^ kept[:, 1::2])[..., :6].all()
+    assert (kept[:, 0::2].sum(dim=-1) <= 3).all() and (kept[:, 0::2].sum(dim=-1) >= 1).all()
+    assert kept[:, 0::2, 2].float().mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Bernoulli(logits=torch.tensor([0.3, -1.0])),
+        Categorical(logits=torch.tensor([[0.1, 0.5, -0.2], [1.0, 0.0, 0.0]])),
+        Independent(Bernoulli(logits=torch.tensor([[0.3, -1.0], [0.2, 0.1]])), 1),
+        Independent(Normal(torch.tensor([[0.3], [1.0]]), torch.ones(2, 1)), 1),
+    ],
+    ids=["bernoulli", "categorical", "labels", "numbers"],
+)
+def test_an_answer_is_rebuilt_from_its_numbers_and_leans_where_its_outcome_lies(answer: Any) -> None:
+    again = rebuilt(answer, numbers(answer))
+    outcome = answer.mode if not isinstance(answer, Independent) else answer.base_dist.mode
+    torch.testing.assert_close(again.log_prob(outcome), answer.log_prob(outcome))
+    empty = numbers(answer) - 1.0
+    towards = direction(answer, empty, outcome)
+    moved = rebuilt(answer, numbers(answer) + 0.01 * towards)
+    if not isinstance(answer, Independent) or isinstance(answer.base_dist, Bernoulli):
+        assert (moved.log_prob(outcome) > answer.log_prob(outcome)).all()
+    else:
+        assert (towards == 1).all()
+
+
+def test_faithfulness_is_arithmetic() -> None:
+    """Tokens 3 3: the mask is token 4. Without the first 5 % (one token) the logit falls from 8 to 3.5."""
+    from support.linear import LinearTask
+
+    task = LinearTask([[3, 3]])
+    found = faithfulness(task, task.data["train"], torch.tensor([[1.0, 0.0]]))
+    p = torch.sigmoid(torch.tensor([8.0, 3.5]))
+    assert found.comprehensiveness == pytest.approx(float(p[0] - p[1]), abs=1e-6)
+    assert found.sufficiency == pytest.approx(float(p[0] - p[1]), abs=1e-6)
+
+
+def test_rank_correlation_and_overlap() -> None:
+    maskable = torch.ones(1, 5, dtype=torch.bool)
+    up, down = torch.arange(5.0)[None], -torch.arange(5.0)[None]
+    assert rank_correlation(up, up, maskable) == pytest.approx(1)
+    assert rank_correlation(up, down, maskable) == pytest.approx(-1)
+    assert (overlap(up, up, maskable), overlap(up, down, maskable)) == (1, 0)
+
+
+def test_budgets_are_read_as_people_write_them() -> None:
+    assert parse_budget("1.5 min").seconds == 90
+    assert parse_budget("200").texts == 200
+    with pytest.raises(RecipeError, match="'soon' is no budget; write '5min'"):
+        Amortised(budget="soon")
+
+
+def test_a_budget_in_seconds_is_kept() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        found = Amortised(budget="0.2s", width=8, held_out=8).fit(WordsTask())
+    assert len(found.diagnostics["student"]["curve"]) >= 2
+
+
+def test_few_sites_are_read_where_there_are_few() -> None:
+    assert middle_sites(("only",)) == ("only",)
+    assert middle_sites(("a", "b")) == ("a", "b")
+
+
+def test_an_unknown_teacher_is_refused() -> None:
+    with pytest.raises(RecipeError, match="there is no method 'erasur'; nearest: 'erasure'"):
+        Amortised(teacher="erasur").teachers()

@@ -1,0 +1,76 @@
+"""DiffMask with several margins: masks are nested, every margin is held, and kept words rank."""
+
+import pytest
+import torch
+
+from diffmask.answer import divergence
+from diffmask.batch import ranking
+from diffmask.methods.diffmask import DiffMask
+from diffmask.methods.diffmask_calibration import opened
+from diffmask.methods.diffmask_margins import MarginsExplainer
+from diffmask.persistence import load_explainer, save_explainer
+from support.linear import VALUES
+from support.small_words import WordsTask
+
+pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+
+MARGINS = (0.6, 0.02, 0.1)
+METHOD = DiffMask(margins=MARGINS, steps=60, batch_size=16, baseline="mask")
+
+
+@pytest.fixture(scope="module")
+def explainer() -> MarginsExplainer:
+    found = METHOD.fit(WordsTask(), seed=0)
+    assert isinstance(found, MarginsExplainer)
+    return found
+
+
+def test_what_a_loose_margin_keeps_a_tight_one_keeps(explainer: MarginsExplainer) -> None:
+    found = explainer(explainer.task.data["test"]).by_layer
+    assert found is not None
+    assert explainer.names == ("margin 0.02", "margin 0.1", "margin 0.6")
+    assert (found[:, 1:] <= found[:, :-1]).all()
+    assert all(entry["nested_share"] == 1 for entry in explainer.diagnostics.values())
+
+
+def test_every_margin_is_held_by_hard_masks_on_other_texts(explainer: MarginsExplainer) -> None:
+    parts = opened(explainer, explainer.task.data["test"])
+    for index, margin in enumerate(explainer.margins):
+        caused = torch.cat([divergence(part.answer, part.masked(index)) for part in parts])
+        assert caused.mean() <= 1.1 * margin
+        assert explainer.diagnostics[explainer.names[index]]["hard_divergence"] <= 1.1 * margin
+
+
+def test_looser_margins_keep_less(explainer: MarginsExplainer) -> None:
+    shares = [entry["open_share"] for entry in explainer.diagnostics.values()]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] < shares[0]
+
+
+def test_the_ranking_is_that_of_what_each_word_adds(explainer: MarginsExplainer) -> None:
+    """In a model that adds up the word that adds most towards the answer is needed longest."""
+    batch = explainer.task.data["test"]
+    with torch.no_grad():
+        sign = torch.sign(explainer.task.predict(batch).logits)  # type: ignore[attr-defined]
+    truth = (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * sign[:, None]
+    first = ranking(explainer(batch).scores, batch.maskable)[:, :1]
+    best = truth.masked_fill(~batch.maskable, -torch.inf).amax(dim=1)
+    assert (truth.gather(1, first).squeeze(1) == best).float().mean() >= 0.95
+
+
+def test_margins_are_saved_and_loaded(explainer: MarginsExplainer, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    save_explainer(explainer, METHOD, tmp_path / "kept")
+    batch = explainer.task.data["test"][:5]
+    loaded = load_explainer(tmp_path / "kept", explainer.task)
+    assert torch.equal(loaded(batch).scores, explainer(batch).scores)
+
+
+def test_the_second_term_costs_a_pass_a_step() -> None:
+    task = WordsTask()
+    plain, breaking = (
+        DiffMask(margins=(0.1, 0.5), steps=10, batch_size=16, baseline="mask", breaks=weight).fit(task)
+        for weight in (0.0, 0.5)
+    )
+    assert breaking.fit_cost.backwards == plain.fit_cost.backwards + 10
+    batch = task.data["test"]
+    assert not torch.equal(breaking(batch).scores, plain(batch).scores)
