@@ -11,7 +11,7 @@ import diffmask
 
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
-    "errors", "registry", "recipe", "record", "statistics", "board", "report", "words", "display", "explanation",
+    "errors", "registry", "recipe", "record", "statistics", "bootstrap", "area", "board", "report", "words", "display", "explanation",
     "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates", "constraint",
     "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "bench", "persistence", "streaming",
     "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",

@@ -1,0 +1,98 @@
+"""Bidirectional LSTMs that pool by attention, over one text or a text and a question. Madsen et al. 2022, section 5.
+
+No dropout; padding, [CLS] and [EOS] are never attended to.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from diffmask.data.worded import PAD
+
+Tokens = Int[Tensor, "row token"]
+Mask = Bool[Tensor, "row token"]
+States = Float[Tensor, "row token width"]
+
+
+class Reader(nn.Module):
+    """One layer of LSTM in both directions, `width` each."""
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(size, width, batch_first=True, bidirectional=True)
+
+    def forward(self, embedded: States, present: Mask) -> tuple[States, Float[Tensor, "row width"]]:
+        """The states at every token, and the last of each direction side by side."""
+        lengths = present.sum(dim=1)
+        if bool((lengths == present.shape[1]).all()):
+            # Rows of one length need no packing, which costs as much as the recurrence itself.
+            states, (last, _) = self.lstm(embedded)
+        else:
+            packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            found, (last, _) = self.lstm(packed)
+            states, _ = pad_packed_sequence(found, batch_first=True, total_length=present.shape[1])
+        return states, torch.cat([last[0], last[1]], dim=-1)
+
+
+class AttentionPooling(nn.Module):
+    """alpha = softmax(w' tanh(W v_t + b [+ U q])) over tokens that may be attended to; the mean of v_t under it."""
+
+    def __init__(self, width: int, asked: bool) -> None:
+        super().__init__()
+        self.state = nn.Linear(2 * width, width)
+        self.question = nn.Linear(2 * width, width) if asked else None
+        self.score = nn.Linear(width, 1, bias=False)
+        self.weights = nn.Identity()
+
+    def forward(
+        self, states: States, attended: Mask, question: Float[Tensor, "row width"] | None
+    ) -> Float[Tensor, "row width"]:
+        """The pooled state; a text without words is a mean of nothing, zero."""
+        hidden = self.state(states)
+        if self.question is not None and question is not None:
+            hidden = hidden + self.question(question)[:, None]
+        score = self.score(hidden.tanh()).squeeze(-1).masked_fill(~attended, torch.finfo(states.dtype).min)
+        weights = self.weights(score.softmax(dim=1) * attended)
+        return (weights[..., None] * states).sum(dim=1)
+
+
+class SingleBiLSTM(nn.Module):
+    """logits = A c, c the pooled states of the text."""
+
+    def __init__(self, words: int, size: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size, padding_idx=PAD)
+        self.reader = Reader(size, width)
+        self.states = nn.Identity()
+        self.pooling = AttentionPooling(width, asked=False)
+        self.answer = nn.Linear(2 * width, classes)
+
+    def forward(self, tokens: Tokens, present: Mask, attended: Mask) -> Float[Tensor, "row class"]:
+        """The logits of the classes."""
+        states = self.states(self.reader(self.embedding(tokens), present)[0])
+        return self.answer(self.pooling(states, attended, None))
+
+
+class PairBiLSTM(nn.Module):
+    """logits = F tanh(A c + B q): c the pooled states of the text, q the last states of the question."""
+
+    def __init__(self, words: int, size: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size, padding_idx=PAD)
+        self.reader = Reader(size, width)
+        self.question_embedding = nn.Embedding(words, size, padding_idx=PAD)
+        self.question_reader = Reader(size, width)
+        self.states = nn.Identity()
+        self.pooling = AttentionPooling(width, asked=True)
+        self.pooled, self.asked = nn.Linear(2 * width, width), nn.Linear(2 * width, width)
+        self.answer = nn.Linear(width, classes)
+
+    def forward(
+        self, tokens: Tokens, present: Mask, attended: Mask, pair: Tokens, pair_present: Mask
+    ) -> Float[Tensor, "row class"]:
+        """The logits of the classes."""
+        _, question = self.question_reader(self.question_embedding(pair), pair_present)
+        states = self.states(self.reader(self.embedding(tokens), present)[0])
+        context = self.pooling(states, attended, question)
+        return self.answer((self.pooled(context) + self.asked(question)).tanh())
