@@ -14,7 +14,7 @@ ORDER = (
     "errors", "registry", "recipe", "record", "statistics", "bootstrap", "area", "board", "report", "words", "display", "explanation",
     "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates", "constraint",
     "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "bench", "persistence", "streaming",
-    "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",
+    "roar", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",
 )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ No dropout; padding, [CLS] and [EOS] are never attended to.
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from diffmask.data.worded import PAD
 
@@ -16,23 +15,26 @@ States = Float[Tensor, "row token width"]
 
 
 class Reader(nn.Module):
-    """One layer of LSTM in both directions, `width` each."""
+    """One layer of LSTM in each direction, `width` each.
+
+    The second reads each row from its own last token to its first, so that padding comes last for both and is never
+    read: nothing needs to be packed, which would cost as much as the recurrence itself.
+    """
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
-        self.lstm = nn.LSTM(size, width, batch_first=True, bidirectional=True)
+        self.onward = nn.LSTM(size, width, batch_first=True)
+        self.back = nn.LSTM(size, width, batch_first=True)
 
     def forward(self, embedded: States, present: Mask) -> tuple[States, Float[Tensor, "row width"]]:
         """The states at every token, and the last of each direction side by side."""
-        lengths = present.sum(dim=1)
-        if bool((lengths == present.shape[1]).all()):
-            # Rows of one length need no packing, which costs as much as the recurrence itself.
-            states, (last, _) = self.lstm(embedded)
-        else:
-            packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            found, (last, _) = self.lstm(packed)
-            states, _ = pad_packed_sequence(found, batch_first=True, total_length=present.shape[1])
-        return states, torch.cat([last[0], last[1]], dim=-1)
+        place, length = torch.arange(present.shape[1], device=present.device), present.sum(dim=1, keepdim=True)
+        turned = torch.where(place < length, length - 1 - place, place)[..., None]
+        onward, _ = self.onward(embedded)
+        back, _ = self.back(embedded.gather(1, turned.expand_as(embedded)))
+        last = (length - 1)[..., None].expand(-1, 1, onward.shape[-1])
+        ends = torch.cat([onward.gather(1, last), back.gather(1, last)], dim=-1).squeeze(1)
+        return torch.cat([onward, back.gather(1, turned.expand_as(back))], dim=-1), ends
 
 
 class AttentionPooling(nn.Module):
