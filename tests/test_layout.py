@@ -11,10 +11,10 @@ import diffmask
 
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
-    "errors", "registry", "recipe", "record", "statistics", "bootstrap", "area", "board", "report", "words", "display", "explanation",
-    "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates", "constraint",
-    "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "bench", "persistence", "streaming",
-    "roar", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",
+    "errors", "registry", "recipe", "record", "statistics", "bootstrap", "area", "board", "report", "words", "display",
+    "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training", "task", "explainer", "gates",
+    "constraint", "probe", "guan", "data", "mask", "diagnostics", "tasks", "methods", "store", "bench", "persistence",
+    "streaming", "part", "roar", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "cli",
 )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diffmask.errors import InputError
 from diffmask.bootstrap import Spread, bootstrap
+from diffmask.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def areas(*, measure: Sequence[float], random: Sequence[float], at: Sequence[flo
     places = [index / (len(random) - 1) for index in range(len(random))] if at is None else list(at)
     if not len(measure) == len(random) == len(places) >= 2:
         raise InputError(
-            f"curves of {len(measure)} and {len(random)} points at {len(places)} places; give both at the same two or more"
+            f"curves of {len(measure)} and {len(random)} points at {len(places)} places; give both at the same places"
         )
     below = [base - value for base, value in zip(random, measure, strict=True)]
     possible = [base - random[-1] for base in random]

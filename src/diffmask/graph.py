@@ -7,6 +7,7 @@ from functools import cached_property
 from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
+from diffmask.part import Part
 from diffmask.recipe import digest_of
 from diffmask.record import Record, record_from
 from diffmask.store import Artefact
@@ -89,6 +90,28 @@ class FitNode(Node):
     def run(self) -> list[Record]:
         """Nothing is measured here."""
         self.bench.explainer(self.method)
+        return []
+
+
+@dataclass(frozen=True)
+class PartNode(Node):
+    """Make a part of an evaluation."""
+
+    part: Part
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """The part's."""
+        return self.part.address
+
+    @property
+    def label(self) -> str:
+        """The part's."""
+        return self.part.label
+
+    def run(self) -> list[Record]:
+        """The evaluation reads what is made here."""
+        self.part.make()
         return []
 
 

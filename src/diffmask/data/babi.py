@@ -1,4 +1,4 @@
-"""bABI 1-3: where is somebody, or something, after a few sentences? With the sentences that say so. Weston et al. 2015."""
+"""bABI 1-3: where is somebody, or something? Stories, questions, and the sentences that answer. Weston et al. 2015."""
 
 import gzip
 import random

@@ -6,6 +6,7 @@ Hooker et al. 2019; for texts, and recursively, Madsen et al. 2022.
 from abc import ABC
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 from diffmask.area import Areas, areas
@@ -14,9 +15,10 @@ from diffmask.board import Measure
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
 from diffmask.methods.constant import Random
+from diffmask.part import Part
 from diffmask.record import Record
 from diffmask.roar.masking import Strategy
-from diffmask.roar.steps import Protocol, Step
+from diffmask.roar.steps import Importances, Protocol, Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +43,7 @@ class RemoveAndRetrain(Evaluation, ABC):
         return Protocol(
             strategy=self.strategy,
             recursive=self.recursive,
-            step_size=min(after - before for before, after in zip(self.amounts, self.amounts[1:], strict=False)),
+            step_size=min(after - before for before, after in pairwise(self.amounts)),
             target=self.target,
             absolute=self.absolute,
         )
@@ -49,6 +51,15 @@ class RemoveAndRetrain(Evaluation, ABC):
     def steps(self, method: Method, bench: Bench) -> list[Step]:
         """One for each point of the curve."""
         return [Step(bench, method, self.protocol(), k) for k in self.amounts]
+
+    def parts(self, method: Method, bench: Bench) -> list[Part]:
+        """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
+        found: dict[tuple[str, str], Part] = {}
+        for chosen in (Random(), method):
+            steps = self.steps(chosen, bench)
+            for part in (Importances(bench, Step(bench, chosen, self.protocol(), 0)), *steps):
+                found.setdefault(part.address, part)
+        return list(found.values())
 
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """The curve, then its areas; the random curve's own areas are none."""
@@ -94,7 +105,7 @@ def _measure(prefix: str, title: str) -> Measure:
         title=f"{title}: RACU",
         better="higher",
         says="masking what the method calls important hurts a model trained again, more than masking at random",
-        cannot_say="whether this very model uses those tokens: another model is trained, and may read the masks' places",
+        cannot_say="whether this very model uses those tokens: another is trained, and it may read where the masks are",
     )
 
 

@@ -6,7 +6,7 @@ A step builds what it needs and does not find: the step before it, the unmasked 
 import time
 from collections.abc import Mapping
 from copy import copy, deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.batch import Batch
-from diffmask.bench import Bench
 from diffmask.errors import StoreError, TaskError
 from diffmask.explainer import Method
+from diffmask.part import Part
 from diffmask.recipe import digest_of
 from diffmask.roar.masking import Strategy, most_important, number_to_mask, with_masks
 from diffmask.store import Artefact
@@ -42,10 +42,9 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Part):
     """One point of a curve: k tokens, or k percent, masked by a method on a task at a seed."""
 
-    bench: Bench = field(repr=False)
     method: Method
     protocol: Protocol
     k: int
@@ -155,7 +154,53 @@ class Step:
     @property
     def address(self) -> tuple[str, str]:
         """Where the score is kept."""
-        return "retrained-score", digest_of(["score", self.model_digest(), self.masked_digest()])
+        return "score", digest_of(["score", self.model_digest(), self.masked_digest()])
+
+    @property
+    def needs(self) -> tuple[tuple[str, str], ...]:
+        """The unmasked model; the step before, where importances come from it; else the shared importances."""
+        unmasked = ("task", self.bench.task_digest())
+        if self.k == 0 or self.everything:
+            return (unmasked,)
+        return (unmasked, self.parent.address if self.parent.k else Importances(self.bench, self.parent).address)
+
+    @property
+    def label(self) -> str:
+        """What is masked, how much of it, and how."""
+        unit = " %" if self.protocol.strategy == "quantile" else " tokens"
+        how = ", recursively" if self.recursive and not self.everything else ""
+        by = "" if self.everything or not self.k else f" by {self.method.label}{how}"
+        return f"train {self.bench.recipe.label}, seed {self.bench.seed}, {self.k}{unit} masked{by}"
+
+    def make(self) -> None:
+        """Mask, train, score."""
+        self.score()
+
+
+@dataclass(frozen=True)
+class Importances(Part):
+    """How important a step's model holds every token of its data."""
+
+    step: Step
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """Where they are kept."""
+        return "importance", self.step.importance_digest()
+
+    @property
+    def needs(self) -> tuple[tuple[str, str], ...]:
+        """The step's model."""
+        return (("task", self.bench.task_digest()), *(() if self.step.k == 0 else (self.step.address,)))
+
+    @property
+    def label(self) -> str:
+        """Whose importances of what."""
+        return f"importances by {self.step.method.label} of {self.bench.recipe.label}, seed {self.bench.seed}"
+
+    def make(self) -> None:
+        """Explain all splits."""
+        self.step.importances()
 
 
 @dataclass(frozen=True)

@@ -27,15 +27,15 @@ class BiLSTM(WordTraining, TaskRecipe):
     folder: str | None = None
     """Where its files are; bABI is generated where none is given."""
     rows: int | None = None
-    """Training rows to use, the first ones; all where none is given."""
+    """Rows of each split to use, the first ones; all where none is given."""
     epochs: int = 100
     """At most so many passes over the rows."""
     batch_size: int = 64
     learning_rate: float = 4e-3
-    patience: int = 8
+    patience: int = 5
     """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
-    short_first: int = 12
-    """Passes over the shorter texts only, before the first over all: what is learned there is learned cheaply."""
+    short_first: int = 15
+    """Passes over shorter texts only, before the first over all: what is learned there is learned cheaply."""
 
     @property
     def preset(self) -> Preset:
@@ -54,7 +54,8 @@ class BiLSTM(WordTraining, TaskRecipe):
     def dataset(self) -> WordedData:
         """The texts as words."""
         found = self._found()
-        return replace(found, train=found.train[: self.rows])
+        first = {name: texts[: self.rows] for name, texts in found.splits().items()}
+        return replace(found, **first)
 
     def _found(self) -> WordedData:
         if self.folder is not None:

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.batch import Batch
-from diffmask.task import Task
 from diffmask.training import generator, one_thread, track
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class WordTraining:
     patience: int
     """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
     short_first: int = 0
-    """Passes over the shorter texts only, before the first over all: what is learned there is learned cheaply."""
+    """Passes over shorter texts only, before the first over all: what is learned there is learned cheaply."""
 
     @one_thread()
     def run(self, task: Any, seed: int) -> list[float]:
@@ -40,26 +40,27 @@ class WordTraining:
         optimizer = torch.optim.Adam(self._groups(model), lr=self.learning_rate, amsgrad=True, fused=True)
         scores: list[float] = []
         kept = deepcopy(model.state_dict())
-        for rows in self._warm_up(task.data["train"]):
-            self._epoch(task, rows, optimizer, source)
-        for epoch in track(range(self.epochs), "train the model"):
-            self._epoch(task, task.data["train"], optimizer, source)
+        for epoch in track(range(self.short_first + self.epochs), "train the model"):
+            self._epoch(task, self.lesson(task.data["train"], epoch), optimizer, source)
             scores.append(task.selection(task.data["valid"]))
             logger.debug("epoch %d: score %.4f on validation rows", epoch + 1, scores[-1])
             if scores[-1] >= max(scores):
                 kept = deepcopy(model.state_dict())
-            if max(scores) >= 1.0 or epoch - scores.index(max(scores)) >= self.patience:
+            best = max(scores.index(max(scores)), self.short_first)
+            if max(scores) >= 1.0 or epoch - best >= self.patience:
                 break
         model.load_state_dict(kept)
         model.eval().requires_grad_(False)
         return scores
 
-    def _warm_up(self, data: Batch) -> Iterator[Batch]:
-        """The shortest fifth of the rows, then two fifths, and so on: a few passes each."""
+    def lesson(self, data: Batch, epoch: int) -> Batch:
+        """The rows of an epoch: at first the shortest fifth, then two fifths, and so on, for fewer and fewer epochs."""
+        if epoch >= self.short_first:
+            return data
         length = data.present.sum(dim=1)
-        for number in range(self.short_first):
-            share = (1 + 4 * number // self.short_first) / 5
-            yield data[length <= length.float().quantile(share)]
+        # Of 15: six at one fifth, four at two, three at three and two at four.
+        share = (1 + sum(epoch >= self.short_first * part // 15 for part in (6, 10, 13))) / 5
+        return data[length <= length.float().quantile(share)]
 
     def _epoch(self, task: Any, rows: Batch, optimizer: torch.optim.Optimizer, source: torch.Generator) -> None:
         task.model.train().requires_grad_(True)
@@ -105,7 +106,7 @@ def logits_by_length(task: Any, batch: Batch, size: int = 512) -> Float[Tensor, 
     length = batch.present.sum(dim=1)
     order = length.argsort(stable=True)
     cuts = _cuts(length[order].tolist(), size)
-    parts = [task.logits(batch[order[start:end]].trim()) for start, end in zip(cuts[:-1], cuts[1:], strict=True)]
+    parts = [task.logits(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
     return torch.cat(parts)[order.argsort()]
 
 
