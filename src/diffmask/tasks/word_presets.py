@@ -9,6 +9,7 @@ from typing import Literal
 from diffmask.data import babi, babi_world
 from diffmask.data.worded import WordedData
 from diffmask.errors import InputError, nearest
+from diffmask.tasks.word_training import WordTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +22,7 @@ class Preset:
     metric: Literal["accuracy", "macro-f1"]
     selection: Literal["accuracy", "auroc"]
     """What chooses the best epoch."""
+    training: WordTraining
     least: int = 1
     """Texts that hold a word before it has a number of its own."""
     size: int = 300
@@ -39,6 +41,7 @@ def _babi(task: int) -> Preset:
         generate=partial(babi_world.load, task=task),
         metric="accuracy",
         selection="accuracy",
+        training=WordTraining(epochs=100, batch_size=64, learning_rate=4e-3, patience=5, short_first=15),
         size=50,
         width=32,
         classes=36,

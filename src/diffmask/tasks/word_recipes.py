@@ -17,7 +17,7 @@ from diffmask.training import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiLSTM(WordTraining, TaskRecipe):
+class BiLSTM(TaskRecipe):
     """An LSTM in both directions that pools by attention, trained from nothing."""
 
     name: ClassVar[str] = "bilstm"
@@ -28,19 +28,27 @@ class BiLSTM(WordTraining, TaskRecipe):
     """Where its files are; bABI is generated where none is given."""
     rows: int | None = None
     """Rows of each split to use, the first ones; all where none is given."""
-    epochs: int = 100
-    """At most so many passes over the rows."""
-    batch_size: int = 64
-    learning_rate: float = 4e-3
-    patience: int = 5
+    epochs: int | None = None
+    """At most so many passes over all rows; this and what follows, where not given, as suits the data set."""
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    patience: int | None = None
     """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
-    short_first: int = 15
+    short_first: int | None = None
     """Passes over shorter texts only, before the first over all: what is learned there is learned cheaply."""
 
     @property
     def preset(self) -> Preset:
         """What belongs to the data set."""
         return preset(self.data)
+
+    @property
+    def training(self) -> WordTraining:
+        """The choices of the training."""
+        own = {
+            name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience", "short_first")
+        }
+        return replace(self.preset.training, **{name: value for name, value in own.items() if value is not None})
 
     @property
     def label(self) -> str:
@@ -54,8 +62,8 @@ class BiLSTM(WordTraining, TaskRecipe):
     def dataset(self) -> WordedData:
         """The texts as words."""
         found = self._found()
-        first = {name: texts[: self.rows] for name, texts in found.splits().items()}
-        return replace(found, **first)
+        train, valid, test = (texts[: self.rows] for texts in found.splits().values())
+        return replace(found, train=train, valid=valid, test=test)
 
     def _found(self) -> WordedData:
         if self.folder is not None:
@@ -88,4 +96,4 @@ class BiLSTM(WordTraining, TaskRecipe):
         """Train the model in place."""
         if not isinstance(task, WordClassification):
             raise TaskError(f"{type(task).__name__} is not a task of words; build it with this recipe")
-        self.run(task, seed)
+        self.training.run(task, seed)

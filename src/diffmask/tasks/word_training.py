@@ -42,12 +42,13 @@ class WordTraining:
         kept = deepcopy(model.state_dict())
         for epoch in track(range(self.short_first + self.epochs), "train the model"):
             self._epoch(task, self.lesson(task.data["train"], epoch), optimizer, source)
+            if epoch < self.short_first:
+                continue
             scores.append(task.selection(task.data["valid"]))
             logger.debug("epoch %d: score %.4f on validation rows", epoch + 1, scores[-1])
-            if scores[-1] >= max(scores):
+            if scores[-1] == max(scores):
                 kept = deepcopy(model.state_dict())
-            best = max(scores.index(max(scores)), self.short_first)
-            if max(scores) >= 1.0 or epoch - best >= self.patience:
+            if max(scores) >= 1.0 or len(scores) - 1 - scores.index(max(scores)) >= self.patience:
                 break
         model.load_state_dict(kept)
         model.eval().requires_grad_(False)

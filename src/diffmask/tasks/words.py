@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.distributions import Categorical
 
+from diffmask.answer import Scored
 from diffmask.batch import Batch
 from diffmask.data.worded import MASK, PAD, Vocabulary, Worded
 from diffmask.errors import TaskError
@@ -46,9 +46,9 @@ class WordClassification(Task):
         attended = batch.present & (batch.tokens >= MASK)
         return self.model(batch.tokens, batch.present, attended, **batch.inputs)
 
-    def forward(self, batch: Batch) -> Categorical:
+    def forward(self, batch: Batch) -> Scored:
         """One pass of the model."""
-        return Categorical(logits=self.logits(batch), validate_args=False)
+        return Scored(self.logits(batch))
 
     def quality(self, batch: Batch) -> float:
         """Accuracy or macro-F1, as is usual for the data set."""
