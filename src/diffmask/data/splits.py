@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from diffmask.data import packaged, snli, sst
+from diffmask.data import imdb, mimic, packaged, snli, sst
 from diffmask.data.tables import Columns, DataSet, Example, examples, rows_of_file
 from diffmask.errors import InputError, nearest
 
@@ -13,6 +13,9 @@ FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
     "sst2": lambda folder: sst.load(folder, classes=2),
     "sst5": lambda folder: sst.load(folder, classes=5),
     "snli": snli.load,
+    "imdb": imdb.load,
+    "mimic-diabetes": lambda folder: mimic.load(folder, "diabetes"),
+    "mimic-anemia": lambda folder: mimic.load(folder, "anemia"),
 }
 
 

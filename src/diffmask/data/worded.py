@@ -1,8 +1,10 @@
 """Texts as words: what a model with a vocabulary of its own reads."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from diffmask.data.tables import DataSet, Example
 
 PAD, CLS, EOS, MASK, UNKNOWN = range(5)
 SPECIAL = ("[PAD]", "[CLS]", "[EOS]", "[MASK]", "[UNK]")
@@ -31,6 +33,24 @@ class WordedData:
     def splits(self) -> dict[str, Sequence[Worded]]:
         """The splits by name."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
+
+
+def worded(
+    data: DataSet,
+    spell: Callable[[str], list[str]],
+    shortest: int = 1,
+    longest: int | None = None,
+) -> WordedData:
+    """A data set's texts as words; those with fewer or more words than asked for are left out."""
+
+    def kept(rows: Sequence[Example]) -> list[Worded]:
+        read = (
+            Worded(tuple(spell(row.text)), None if row.pair is None else tuple(spell(row.pair)), int(row.label))
+            for row in rows
+        )
+        return [text for text in read if shortest <= len(text.words) <= (longest or len(text.words))]
+
+    return WordedData(train=kept(data.train), valid=kept(data.valid), test=kept(data.test), names=data.classes)
 
 
 @dataclass(frozen=True)
