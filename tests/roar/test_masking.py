@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffmask.batch import Batch
@@ -11,6 +11,7 @@ from diffmask.roar.masking import most_important, number_to_mask, with_masks
 NAN, INF = float("nan"), float("inf")
 
 
+@settings(deadline=None, max_examples=50)
 @given(n=st.integers(1, 599), k=st.integers(0, 10))
 def test_the_quantile_is_a_floor(n: int, k: int) -> None:
     assert number_to_mask(torch.ones(1, n, dtype=torch.bool), 10 * k, "quantile").item() == (10 * k * n) // 100
@@ -50,6 +51,7 @@ def test_nan_never_ranks_before_a_number() -> None:
     assert mask([NAN, -5.0, NAN, 0.1], 2) == [0, 1, 0, 1]
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=30), st.integers(0, 9))
 def test_masks_of_one_ranking_are_nested(scores: list[float], tenth: int) -> None:
     yes = torch.ones(1, len(scores), dtype=torch.bool)

@@ -93,20 +93,37 @@ class Step(Part):
         return kept.tensors
 
     def _mask(self) -> Artefact:
-        before, scores = self.parent.masks(), self.parent.importances()
+        found = self._top(self.parent.importances(), self.bench.task().data, self.parent.masks())
+        return Artefact(found, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
+
+    def _top(self, scores: Mapping[str, Float[Tensor, "row token"]], data: Mapping[str, Batch], before: Masks) -> Masks:
         found = {}
-        for split, batch in self.bench.task().data.items():
+        for split, batch in data.items():
             maskable = self.bench.task().primary(batch)
             number = number_to_mask(maskable, self.k, self.protocol.strategy)
             found[split] = most_important(scores[split], maskable, before[split], number)
-        return Artefact(found, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
+        return found
+
+    def masked_by(
+        self, scores: Mapping[str, Float[Tensor, "row token"]], data: Mapping[str, Batch]
+    ) -> dict[str, Batch]:
+        """Other data masked by other importances, as much as in this step."""
+        nothing = {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
+        token = self._mask_token()
+        return {
+            split: with_masks(data[split], masked, token) for split, masked in self._top(scores, data, nothing).items()
+        }
 
     def data(self) -> dict[str, Batch]:
         """The splits with masks in place."""
+        token, data = self._mask_token(), self.bench.task().data
+        return {split: with_masks(data[split], masked, token) for split, masked in self.masks().items()}
+
+    def _mask_token(self) -> int:
         task = self.bench.task()
         if task.mask_token is None:
             raise TaskError(f"{type(task).__name__} has no mask token, which ROAR puts in place of a word")
-        return {split: with_masks(task.data[split], masked, task.mask_token) for split, masked in self.masks().items()}
+        return task.mask_token
 
     def task(self) -> Task:
         """The task on the masked data, with the model trained on it."""
