@@ -13,7 +13,10 @@ def report(folder: Annotated[Path, typer.Argument(help="The --out folder of a ru
     """
     from diffmask.cli.screen import show_summary
     from diffmask.report import read_run, write_report
+    from diffmask.report.roar import write_roar
 
     page = write_report(folder)
     show_summary(read_run(folder).summary)
+    for file in write_roar(folder):
+        print(file)
     print(f"\nreport: {page}")
