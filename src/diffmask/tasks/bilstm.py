@@ -26,7 +26,9 @@ class Reader(nn.Module):
         self.onward = nn.LSTM(size, width, batch_first=True)
         self.back = nn.LSTM(size, width, batch_first=True)
 
-    def forward(self, embedded: States, present: Mask) -> tuple[States, Float[Tensor, "row width"]]:
+    def forward(
+        self, embedded: Float[Tensor, "row token size"], present: Mask
+    ) -> tuple[States, Float[Tensor, "row width"]]:
         """The states at every token, and the last of each direction side by side."""
         place, length = torch.arange(present.shape[1], device=present.device), present.sum(dim=1, keepdim=True)
         turned = torch.where(place < length, length - 1 - place, place)[..., None]
@@ -91,7 +93,12 @@ class PairBiLSTM(nn.Module):
         self.answer = nn.Linear(width, classes)
 
     def forward(
-        self, tokens: Tokens, present: Mask, attended: Mask, pair: Tokens, pair_present: Mask
+        self,
+        tokens: Tokens,
+        present: Mask,
+        attended: Mask,
+        pair: Int[Tensor, "row word"],
+        pair_present: Bool[Tensor, "row word"],
     ) -> Float[Tensor, "row class"]:
         """The logits of the classes."""
         _, question = self.question_reader(self.question_embedding(pair), pair_present)
