@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint toy bench kills clean
+.PHONY: demo test test-slow lint toy roar-babi bench kills clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -31,6 +31,11 @@ lint: $(VENV)/installed
 toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what it must reach
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/toy.yaml --out runs/toy 'seeds=[0,1,2,3,4,5,6,7,8,9]'
 	$(BIN)/python benchmarks/toy.py runs/toy
+
+BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
+roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds; BABI=FOLDER reads bABI's own files
+	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi $(if $(BABI),tasks.0.folder=$(BABI))
+	$(BIN)/python benchmarks/roar_babi.py runs/roar_babi
 
 bench: $(VENV)/installed ## speed and quality, ratios in one run
 	$(BIN)/python benchmarks/startup.py

@@ -13,6 +13,7 @@ _HOMES = {
     "Batch": "batch",
     "Explanation": "explanation",
     "ranking": "batch",
+    "racu": "area",
     "Task": "task",
     "TaskRecipe": "task",
     "Site": "hooks",

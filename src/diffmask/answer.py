@@ -80,14 +80,43 @@ def _(answer: Any, outcome: Tensor) -> Tensor:
     return log_odds(answer.base_dist, outcome).flatten(start_dim=1).sum(dim=1)
 
 
-Quantity = Literal["log-odds", "log-probability", "probability"]
-"""What is explained of an outcome: log p / (1 - p), log p, or p."""
+class Scored(Categorical):
+    """A categorical that remembers the numbers it was made of, before they were normalised."""
+
+    def __init__(self, scores: Float[Tensor, "row answer"]) -> None:
+        super().__init__(logits=scores, validate_args=False)
+        self.scores = scores
+
+
+@singledispatch
+def logit(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row *event"]:
+    """The model's own number for an outcome, before anything is normalised."""
+    raise TaskError(
+        f"a {type(answer).__name__} does not keep its unnormalised logits; explain 'log-odds', or have the task answer "
+        "with diffmask.answer.Scored"
+    )
+
+
+@logit.register
+def _(answer: Bernoulli, outcome: Tensor) -> Tensor:
+    return log_odds(answer, outcome)
+
+
+@logit.register
+def _(answer: Scored, outcome: Tensor) -> Tensor:
+    return answer.scores.gather(-1, outcome.long()[..., None]).squeeze(-1)
+
+
+Quantity = Literal["log-odds", "log-probability", "probability", "logit"]
+"""What is explained of an outcome: log p / (1 - p), log p, p, or the number that the model gives it."""
 
 
 def explained(answer: Distribution, outcome: Shaped[Tensor, "row *event"], quantity: Quantity) -> Float[Tensor, " row"]:
     """The number whose change or slope is the explanation; larger as the answer leans towards the outcome."""
     if quantity == "log-odds":
         return log_odds(answer, outcome)
+    if quantity == "logit":
+        return logit(answer, outcome)
     log_probability = answer.log_prob(outcome)
     return log_probability.exp() if quantity == "probability" else log_probability
 

@@ -1,7 +1,7 @@
 """An `Evaluation` sees a method and a task on a bench, and yields flat records."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from diffmask.bench import Bench, Explained
 from diffmask.board import Measure
 from diffmask.explainer import Method
+from diffmask.part import Part
 from diffmask.recipe import Recipe
 from diffmask.record import Record
 
@@ -31,6 +32,10 @@ class Evaluation(Recipe, ABC):
     @abstractmethod
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """The numbers, one a record."""
+
+    def parts(self, method: Method, bench: Bench) -> Sequence[Part]:
+        """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
+        return ()
 
 
 def record_of(

@@ -11,7 +11,7 @@ from diffmask.bench import Bench
 from diffmask.errors import RecipeError, nearest
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
-from diffmask.graph import FitNode, MeasureNode, Node, TrainNode
+from diffmask.graph import FitNode, MeasureNode, Node, PartNode, TrainNode
 from diffmask.recipe import parse
 from diffmask.store import Store
 from diffmask.task import TaskRecipe
@@ -79,7 +79,17 @@ class Experiment:
         measures = [
             MeasureNode(bench, method, evaluation) for evaluation in self.evaluations for method in self.methods
         ]
-        return [TrainNode(bench), *(FitNode(bench, method) for method in self.methods), *measures]
+        fits = [FitNode(bench, method) for method in self.methods]
+        return [TrainNode(bench), *fits, *self._parts_of(bench), *measures]
+
+    def _parts_of(self, bench: Bench) -> list[PartNode]:
+        """What several evaluations or methods share stands here once."""
+        found: dict[tuple[str, str], PartNode] = {}
+        for evaluation in self.evaluations:
+            for method in self.methods:
+                for part in evaluation.parts(method, bench):
+                    found.setdefault(part.address, PartNode(bench, part))
+        return list(found.values())
 
 
 def _recipes(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:

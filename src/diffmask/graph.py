@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from diffmask.bench import Bench
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
+from diffmask.part import Part
 from diffmask.recipe import digest_of
 from diffmask.record import Record, record_from
 from diffmask.store import Artefact
@@ -109,6 +110,33 @@ class FitNode(Node):
 
 
 @dataclass(frozen=True)
+class PartNode(Node):
+    """Make a part of an evaluation."""
+
+    part: Part
+
+    @property
+    def address(self) -> Address:
+        """The part's."""
+        return self.part.address
+
+    @property
+    def label(self) -> str:
+        """The part's."""
+        return self.part.label
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """What the part builds on."""
+        return self.part.needs
+
+    def run(self) -> list[Record]:
+        """The evaluation reads what is made here."""
+        self.part.make()
+        return []
+
+
+@dataclass(frozen=True)
 class MeasureNode(Node):
     """Run an evaluation of a method."""
 
@@ -127,8 +155,9 @@ class MeasureNode(Node):
 
     @property
     def needs(self) -> tuple[Address, ...]:
-        """The fitted explainer."""
-        return (("fit", self.bench.fit_digest(self.method)),)
+        """The fitted explainer, and the evaluation's parts."""
+        parts = self.evaluation.parts(self.method, self.bench)
+        return (("fit", self.bench.learned_digest(self.method)), *(part.address for part in parts))
 
     def run(self) -> list[Record]:
         """The evaluation's numbers."""

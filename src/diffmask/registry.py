@@ -150,6 +150,19 @@ for _kind, _name, _target, _summary in (
         "is a planted token that decides ranked first? (Bastings 2022)",
     ),
     ("evaluation", "stability", "diffmask.evaluate.stability:StabilityOverSeeds", "do fits of two seeds agree?"),
+    (
+        "task",
+        "bilstm",
+        "diffmask.tasks.word_recipes:BiLSTM",
+        "a BiLSTM with attention on bABI, SST and others (Madsen 2022)",
+    ),
+    ("evaluation", "roar", "diffmask.evaluate.roar:Roar", "mask what matters, train again (Hooker 2019, Madsen 2022)"),
+    (
+        "evaluation",
+        "recursive-roar",
+        "diffmask.evaluate.roar:RecursiveRoar",
+        "the same, with importances found anew at each step (Madsen 2022)",
+    ),
     ("evaluation", "fidelity", "diffmask.evaluate.fidelity:Fidelity", "does the answer survive the learned masks?"),
 ):
     register(_kind, _name, _target, _summary)

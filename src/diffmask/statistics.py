@@ -27,9 +27,9 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
 def summarise(records: Sequence[Record]) -> list[dict[str, Any]]:
     """One entry per task, method, site and metric: mean, 95 % interval, number of seeds.
 
-    The interval is over seeds where there are several, over rows where there is one.
+    The interval is over seeds where there are several, over rows where there is one. Points of curves are left out.
     """
-    return [_entry(*key, group) for key, group in grouped(records).items()]
+    return [_entry(*key, group) for key, group in grouped(record for record in records if record.at is None).items()]
 
 
 def _entry(task: str, method: str, site: str, metric: str, group: Sequence[Record]) -> dict[str, Any]:

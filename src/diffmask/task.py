@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -92,6 +92,10 @@ class Task(ABC):
         raise TaskError(
             f"{type(self).__name__} does not know its smallest evidence; use a task that does, such as 'toy'"
         )
+
+    def primary(self, batch: Batch) -> Bool[Tensor, "row token"]:
+        """The tokens that ROAR may mask: of a text and a question, the text's."""
+        return batch.maskable
 
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """The share of attention each query pays each key; a model that pools by attention once has one query."""

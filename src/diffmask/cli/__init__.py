@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from diffmask import __version__
-from diffmask.cli import benchmark, demo, explain, fit, listing, report, run, train
+from diffmask.cli import benchmark, demo, explain, fit, listing, report, roar, run, train
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
@@ -24,6 +24,7 @@ app.command("fit")(fit.fit)
 app.command("explain")(explain.explain)
 app.command("benchmark")(benchmark.benchmark)
 app.command("run")(run.run)
+app.command("roar")(roar.roar)
 app.command("report")(report.report)
 app.command("list")(listing.listing)
 

@@ -38,7 +38,10 @@ def _benchmark(folder: Path) -> Path:
 def _run(folder: Path) -> Path:
     from diffmask.cli.screen import show_summary
     from diffmask.report import read_run, write_report
+    from diffmask.report.roar import write_roar
 
     page = write_report(folder)
     show_summary(read_run(folder).summary)
+    for file in write_roar(folder):
+        print(file)
     return page

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from diffmask.data import eraser, packaged, snli, sst
+from diffmask.data import eraser, imdb, mimic, packaged, snli, sst
 from diffmask.data.tables import Columns, DataSet, Example, examples, rows_of_file
 from diffmask.errors import InputError, nearest
 
@@ -14,6 +14,9 @@ FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
     "sst5": lambda folder: sst.load(folder, classes=5),
     "snli": snli.load,
     "eraser": eraser.load,
+    "imdb": imdb.load,
+    "mimic-diabetes": lambda folder: mimic.load(folder, "diabetes"),
+    "mimic-anemia": lambda folder: mimic.load(folder, "anemia"),
 }
 
 

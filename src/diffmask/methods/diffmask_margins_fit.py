@@ -27,7 +27,7 @@ def build_margins(method: "DiffMask", task: Task, seed: int) -> MarginsExplainer
     with seeded(seed, "margins"):
         thresholds = Thresholds(last, len(method.margins))
     margins = tuple(sorted(method.margins))
-    return MarginsExplainer(task, start.student, thresholds, margins, start.baseline.detach(), method.temperature)
+    return MarginsExplainer(task, start.student, thresholds, margins, start.baseline.detach(), method.temperature[1])
 
 
 def train_margins(method: "DiffMask", explainer: MarginsExplainer, task: Task, seed: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
@@ -136,6 +136,11 @@ class TextClassification(Task):
                 'from_pretrained(..., attn_implementation="eager"): the faster kernels never hold them'
             )
         return self.padding.from_model(torch.stack(found, dim=1), batch.present)
+
+    def primary(self, batch: Batch) -> Bool[Tensor, "row token"]:
+        """The first text of a pair: words up to the first gap between them."""
+        starts = batch.maskable & ~batch.maskable.roll(1, dims=1)
+        return batch.maskable & (starts.cumsum(dim=1) == 1)
 
     @torch.no_grad()
     def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:

@@ -1,0 +1,90 @@
+"""`diffmask roar`: one point of a ROAR curve, with whatever it needs."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gradient": {"name": "gradient", "one_hot": True, "quantity": "logit"},
+    "times-input-gradient": {"name": "input-x-gradient", "quantity": "logit"},
+    "integrated-gradient": {
+        "name": "integrated-gradient",
+        "as_published": True,
+        "path": "right",
+        "quantity": "logit",
+    },
+}
+"""What Madsen et al. 2022 call their measures, and how they compute them."""
+
+
+class Strategy(StrEnum):
+    """How much is masked."""
+
+    COUNT = "count"
+    QUANTILE = "quantile"
+
+
+class Target(StrEnum):
+    """What is explained."""
+
+    GOLD = "gold"
+    PREDICTED = "predicted"
+
+
+def roar(
+    task: Annotated[
+        str, typer.Option(help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
+    ] = "babi-1",
+    data: Annotated[str | None, typer.Option(help="Folder of its files; bABI is generated without.")] = None,
+    importance_measure: Annotated[
+        str,
+        typer.Option(
+            help="random, mutual-information, attention, gradient, times-input-gradient, or any other method."
+        ),
+    ] = "attention",
+    roar_strategy: Annotated[Strategy, typer.Option(help="k tokens, or k percent of them.")] = Strategy.COUNT,
+    k: Annotated[int, typer.Option(help="How much is masked.")] = 0,
+    recursive: Annotated[bool, typer.Option("--recursive", help="Find importances anew at each step.")] = False,
+    recursive_step_size: Annotated[int, typer.Option(help="From one step to the next.")] = 1,
+    riemann_samples: Annotated[int, typer.Option(help="Points on the path of integrated gradients.")] = 50,
+    target: Annotated[Target, typer.Option(help="Whose importances are taken.")] = Target.GOLD,
+    signed: Annotated[bool, typer.Option("--signed", help="Spare what speaks against the outcome.")] = False,
+    seed: int = 0,
+    out: Annotated[Path, typer.Option(help="Folder for models, masks and importances; found again.")] = Path(
+        "runs/roar"
+    ),
+    choices: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of the BiLSTM, such as rows=1000, epochs=3.")
+    ] = None,
+) -> None:
+    """Mask what a measure calls important, train again, and print the score; missing steps are made on the way.
+
+    Example: diffmask roar --task babi-1 --importance-measure gradient --roar-strategy quantile --k 20 --recursive
+    --recursive-step-size 10 --seed 0
+    """
+    from diffmask.bench import Bench
+    from diffmask.cli.screen import show_log
+    from diffmask.recipe import choices_of, parse
+    from diffmask.roar.steps import Protocol, Step
+    from diffmask.store import Store
+    from diffmask.tasks.word_recipes import BiLSTM
+
+    show_log(quiet=False)
+    recipe: BiLSTM = BiLSTM.from_dict({"data": task, "folder": data, **choices_of(choices or [])}, "roar")
+    chosen = dict(PUBLISHED.get(importance_measure, {"name": importance_measure}))
+    if importance_measure == "integrated-gradient":
+        chosen["n_steps"] = riemann_samples
+    if signed and importance_measure in ("times-input-gradient", "integrated-gradient"):
+        chosen["signed"] = True
+    protocol = Protocol(
+        strategy=roar_strategy.value,
+        recursive=recursive,
+        step_size=recursive_step_size,
+        target=target.value,
+        absolute=not signed,
+    )
+    step = Step(Bench(Store(out / "store"), recipe, seed), parse("method", chosen, "roar"), protocol, k)
+    found = step.score()
+    print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")

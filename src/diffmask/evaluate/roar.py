@@ -1,0 +1,129 @@
+"""ROAR and Recursive ROAR: performance after masking what a method calls important, and training again.
+
+Hooker et al. 2019; for texts, and recursively, Madsen et al. 2022.
+"""
+
+from abc import ABC
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+from diffmask.area import Areas, areas
+from diffmask.bench import Bench
+from diffmask.board import Measure
+from diffmask.evaluation import Evaluation
+from diffmask.explainer import Method
+from diffmask.methods.constant import Random
+from diffmask.part import Part
+from diffmask.record import Record
+from diffmask.roar.masking import Strategy
+from diffmask.roar.steps import Importances, Protocol, Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveAndRetrain(Evaluation, ABC):
+    """A curve of the task's own score over the share of tokens masked, and the area between it and the random one."""
+
+    recursive: ClassVar[bool]
+    prefix: ClassVar[str]
+    """What its metrics' names begin with."""
+
+    strategy: Strategy = "quantile"
+    """Percent of the tokens that may be masked, or so many of them."""
+    amounts: tuple[int, ...] = tuple(range(0, 101, 10))
+    """Points of the curve, from 0."""
+    target: Literal["gold", "predicted"] = "gold"
+    """The outcome whose importances are taken."""
+    absolute: bool = True
+    """Whether a token that speaks against the outcome is as important as one that speaks for it."""
+
+    def protocol(self) -> Protocol:
+        """How tokens are removed; a recursive step is from one point of the curve to the next."""
+        return Protocol(
+            strategy=self.strategy,
+            recursive=self.recursive,
+            step_size=min(after - before for before, after in pairwise(self.amounts)),
+            target=self.target,
+            absolute=self.absolute,
+        )
+
+    def steps(self, method: Method, bench: Bench) -> list[Step]:
+        """One for each point of the curve."""
+        return [Step(bench, method, self.protocol(), k) for k in self.amounts]
+
+    def parts(self, method: Method, bench: Bench) -> list[Part]:
+        """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
+        found: dict[tuple[str, str], Part] = {}
+        for chosen in (Random(), method):
+            steps = self.steps(chosen, bench)
+            for part in (Importances(bench, Step(bench, chosen, self.protocol(), 0)), *steps):
+                found.setdefault(part.address, part)
+        return list(found.values())
+
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """The curve, then its areas; the random curve's own areas are none."""
+        curve = [step.score() for step in self.steps(method, bench)]
+        for k, point in zip(self.amounts, curve, strict=True):
+            yield self._record(method, bench, f"{self.prefix}_score", point.score, point.rows, at=float(k))
+        if method.name == "random":
+            return
+        random = [step.score().score for step in self.steps(Random(), bench)]
+        found = self.areas([point.score for point in curve], random)
+        for metric, value in (
+            ("racu", found.relative),
+            ("racu_clipped", found.clipped),
+            ("area", found.absolute),
+            ("area_possible", found.denominator),
+        ):
+            yield self._record(method, bench, f"{self.prefix}_{metric}", value, curve[0].rows)
+
+    def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
+        """Between two curves at this evaluation's points."""
+        span = self.amounts[-1] - self.amounts[0]
+        return areas(measure=curve, random=random, at=[(k - self.amounts[0]) / span for k in self.amounts])
+
+    def _record(
+        self, method: Method, bench: Bench, metric: str, value: float, rows: int, at: float | None = None
+    ) -> Record:
+        return Record(
+            task=bench.recipe.label,
+            method=method.label,
+            site="",
+            metric=metric,
+            value=value,
+            seed=bench.seed,
+            rows=rows,
+            digest=bench.fit_digest(method),
+            at=at,
+        )
+
+
+def _measure(prefix: str, title: str) -> Measure:
+    return Measure(
+        name=f"{prefix}_racu",
+        title=f"{title}: RACU",
+        better="higher",
+        says="masking what the method calls important hurts a model trained again, more than masking at random",
+        cannot_say="whether this very model uses those tokens: another is trained, and it may read where the masks are",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roar(RemoveAndRetrain):
+    """Importances once, of the unmasked data and its model."""
+
+    name: ClassVar[str] = "roar"
+    recursive: ClassVar[bool] = False
+    prefix: ClassVar[str] = "roar"
+    measures: ClassVar[tuple[Measure, ...]] = (_measure("roar", "ROAR"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecursiveRoar(RemoveAndRetrain):
+    """Importances again at each step, of the masked data and the model trained on it: redundancy cannot hide."""
+
+    name: ClassVar[str] = "recursive-roar"
+    recursive: ClassVar[bool] = True
+    prefix: ClassVar[str] = "recursive_roar"
+    measures: ClassVar[tuple[Measure, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)

@@ -1,0 +1,40 @@
+"""Which tokens are masked: the most important ones of each row, those already masked first. Madsen et al. 2022, 3."""
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from diffmask.batch import Batch
+
+Strategy = Literal["count", "quantile"]
+Mask = Bool[Tensor, "row token"]
+
+
+def number_to_mask(maskable: Mask, k: int, strategy: Strategy) -> Int[Tensor, " row"]:
+    """min(k, n) tokens, or k % of the n that may be masked, rounded down: at 10 % a 9-token text keeps everything."""
+    n = maskable.sum(dim=1)
+    return n.clamp(max=k) if strategy == "count" else n * k // 100
+
+
+def most_important(
+    scores: Float[Tensor, "row token"], maskable: Mask, masked: Mask, number: Int[Tensor, " row"]
+) -> Mask:
+    """`number` tokens of each row: those already masked, then by score; ties by position; no NaN before a number.
+
+    >>> scores, yes = torch.tensor([[0.1, 0.7, float("nan"), 0.7]]), torch.ones(1, 4, dtype=torch.bool)
+    >>> most_important(scores, yes, ~yes, torch.tensor([2])).int()
+    tensor([[0, 1, 0, 1]], dtype=torch.int32)
+    """
+    # Infinities are for us to give: a method's own must not overtake a token that is already masked.
+    finite = torch.nan_to_num(scores, nan=-torch.finfo(scores.dtype).max)
+    ranked = finite.masked_fill(masked, torch.inf).masked_fill(~maskable, -torch.inf)
+    rank = ranked.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return (rank < number[:, None]) & maskable
+
+
+def with_masks(batch: Batch, masked: Mask, mask_token: int) -> Batch:
+    """The batch with the mask token in place of the masked ones; its length stays."""
+    return replace(batch, tokens=batch.tokens.masked_fill(masked, mask_token))

@@ -1,0 +1,239 @@
+"""The steps of a ROAR curve: masked data, a model trained on it, its score. Each is made once and found again.
+
+A step builds what it needs and does not find: the step before it, the unmasked model, the importances.
+"""
+
+import time
+from collections.abc import Mapping
+from copy import copy, deepcopy
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from diffmask.batch import Batch
+from diffmask.errors import StoreError, TaskError
+from diffmask.explainer import Method
+from diffmask.part import Part
+from diffmask.recipe import digest_of
+from diffmask.roar.masking import Strategy, most_important, number_to_mask, with_masks
+from diffmask.store import Artefact
+from diffmask.task import Task
+
+Masks = Mapping[str, Bool[Tensor, "row token"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How tokens are removed."""
+
+    strategy: Strategy = "quantile"
+    """Percent of the tokens that may be masked, or so many of them."""
+    recursive: bool = False
+    """Whether importances come from the model and the masked data of the step before."""
+    step_size: int = 10
+    """From one recursive step to the next."""
+    target: Literal["gold", "predicted"] = "gold"
+    """The outcome whose importances are taken, in every split."""
+    absolute: bool = True
+    """Whether a token that speaks against the outcome is as important as one that speaks for it."""
+
+
+@dataclass(frozen=True)
+class Step(Part):
+    """One point of a curve: k tokens, or k percent, masked by a method on a task at a seed."""
+
+    method: Method
+    protocol: Protocol
+    k: int
+
+    @property
+    def everything(self) -> bool:
+        """Whether all that may be masked is masked, whatever the method says."""
+        return self.protocol.strategy == "quantile" and self.k >= 100
+
+    @property
+    def parent(self) -> "Step":
+        """The step whose model and data the importances come from."""
+        before = self.k - self.protocol.step_size if self.recursive else 0
+        return Step(self.bench, self.method, self.protocol, max(before, 0))
+
+    @property
+    def recursive(self) -> bool:
+        """A random order has nothing to learn from a step before it."""
+        return self.protocol.recursive and self.method.name != "random"
+
+    def masked_digest(self) -> str:
+        """A name for the masked data; the same for every method where nothing or everything is masked."""
+        if self.k == 0 or self.everything:
+            return digest_of(["masked", self.bench.task_digest(), "all" if self.k else "none"])
+        return digest_of(
+            ["masked", self.parent.masked_digest(), self.parent.importance_digest(), self.protocol.strategy, self.k]
+        )
+
+    def importance_digest(self) -> str:
+        """A name for the importances that this step's model gives its data."""
+        chosen = [self.method.digest, self.protocol.target, self.protocol.absolute]
+        return digest_of(["importance", self.model_digest(), *chosen])
+
+    def model_digest(self) -> str:
+        """A name for the model trained on the masked data."""
+        return self.bench.task_digest() if self.k == 0 else digest_of(["retrained", self.masked_digest()])
+
+    def masks(self) -> Masks:
+        """Where the mask token stands, in each split."""
+        data = self.bench.task().data
+        if self.k == 0:
+            return {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
+        if self.everything:
+            return {split: self.bench.task().primary(batch) for split, batch in data.items()}
+        kept = self.bench.store.get_or_make("masked", self.masked_digest(), self._mask)
+        return kept.tensors
+
+    def _mask(self) -> Artefact:
+        found = self._top(self.parent.importances(), self.bench.task().data, self.parent.masks())
+        return Artefact(found, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
+
+    def _top(self, scores: Mapping[str, Float[Tensor, "row token"]], data: Mapping[str, Batch], before: Masks) -> Masks:
+        found = {}
+        for split, batch in data.items():
+            maskable = self.bench.task().primary(batch)
+            number = number_to_mask(maskable, self.k, self.protocol.strategy)
+            found[split] = most_important(scores[split], maskable, before[split], number)
+        return found
+
+    def masked_by(
+        self, scores: Mapping[str, Float[Tensor, "row token"]], data: Mapping[str, Batch]
+    ) -> dict[str, Batch]:
+        """Other data masked by other importances, as much as in this step."""
+        nothing = {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
+        token = self._mask_token()
+        return {
+            split: with_masks(data[split], masked, token) for split, masked in self._top(scores, data, nothing).items()
+        }
+
+    def data(self) -> dict[str, Batch]:
+        """The splits with masks in place."""
+        token, data = self._mask_token(), self.bench.task().data
+        return {split: with_masks(data[split], masked, token) for split, masked in self.masks().items()}
+
+    def _mask_token(self) -> int:
+        task = self.bench.task()
+        if task.mask_token is None:
+            raise TaskError(f"{type(task).__name__} has no mask token, which ROAR puts in place of a word")
+        return task.mask_token
+
+    def task(self) -> Task:
+        """The task on the masked data, with the model trained on it."""
+        if self.k == 0:
+            return self.bench.task()
+        data = self.data()
+
+        def make() -> Artefact:
+            start = time.perf_counter()
+            trained = self.bench.task().retrain(data, self.bench.seed)
+            return Artefact(trained.model.state_dict(), {"seconds": time.perf_counter() - start})
+
+        kept = self.bench.store.get_or_make("retrained", self.model_digest(), make)
+        return with_model(self.bench.task(), kept, data)
+
+    def importances(self) -> Mapping[str, Float[Tensor, "row token"]]:
+        """How important the step's model holds each token of its data; kept, and shared by all that follow."""
+        kept = self.bench.store.get_or_make("importance", self.importance_digest(), self._importances)
+        return kept.tensors
+
+    def _importances(self) -> Artefact:
+        task = self.task()
+        explainer = self.method.fit(task, self.bench.seed)
+        found, seconds = {}, {}
+        for split, batch in task.data.items():
+            start = time.perf_counter()
+            wanted = batch.target if self.protocol.target == "gold" else None
+            scores = explainer(batch, wanted).scores
+            found[split] = scores.abs() if self.protocol.absolute else scores
+            seconds[split] = time.perf_counter() - start
+        return Artefact(
+            found, {"seconds": seconds, "cost": asdict(explainer.cost), "fit_seconds": explainer.fit_cost.seconds}
+        )
+
+    def score(self) -> "Score":
+        """The model's own score on the masked test rows."""
+
+        def make() -> Artefact:
+            task = self.task()
+            return Artefact({}, {"score": task.quality(task.data["test"]), "rows": len(task.data["test"])})
+
+        kept = self.bench.store.get_or_make(*self.address, make)
+        return Score(**kept.values)
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """Where the score is kept."""
+        return "score", digest_of(["score", self.model_digest(), self.masked_digest()])
+
+    @property
+    def needs(self) -> tuple[tuple[str, str], ...]:
+        """The unmasked model; the step before, where importances come from it; else the shared importances."""
+        unmasked = ("task", self.bench.task_digest())
+        if self.k == 0 or self.everything:
+            return (unmasked,)
+        return (unmasked, self.parent.address if self.parent.k else Importances(self.bench, self.parent).address)
+
+    @property
+    def label(self) -> str:
+        """What is masked, how much of it, and how."""
+        unit = " %" if self.protocol.strategy == "quantile" else " tokens"
+        how = ", recursively" if self.recursive and not self.everything else ""
+        by = "" if self.everything or not self.k else f" by {self.method.label}{how}"
+        return f"train {self.bench.recipe.label}, seed {self.bench.seed}, {self.k}{unit} masked{by}"
+
+    def make(self) -> None:
+        """Mask, train, score."""
+        self.score()
+
+
+@dataclass(frozen=True)
+class Importances(Part):
+    """How important a step's model holds every token of its data."""
+
+    step: Step
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """Where they are kept."""
+        return "importance", self.step.importance_digest()
+
+    @property
+    def needs(self) -> tuple[tuple[str, str], ...]:
+        """The step's model."""
+        return (("task", self.bench.task_digest()), *(() if self.step.k == 0 else (self.step.address,)))
+
+    @property
+    def label(self) -> str:
+        """Whose importances of what."""
+        return f"importances by {self.step.method.label} of {self.bench.recipe.label}, seed {self.bench.seed}"
+
+    def make(self) -> None:
+        """Explain all splits."""
+        self.step.importances()
+
+
+@dataclass(frozen=True)
+class Score:
+    """A model's score on masked test rows."""
+
+    score: float
+    rows: int
+
+
+def with_model(task: Task, trained: Artefact, data: Mapping[str, Batch]) -> Task:
+    """The same task with a model trained before, on other data."""
+    other = copy(task)
+    other.model, other.data = deepcopy(task.model), dict(data)
+    try:
+        other.model.load_state_dict(dict(trained.tensors))
+    except RuntimeError as error:
+        raise StoreError(f"what was trained does not fit {type(task.model).__name__}: {error}") from None
+    return other

@@ -1,0 +1,107 @@
+"""Bidirectional LSTMs that pool by attention, over one text or a text and a question. Madsen et al. 2022, section 5.
+
+No dropout; padding, [CLS] and [EOS] are never attended to.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from diffmask.data.worded import PAD
+
+Tokens = Int[Tensor, "row token"]
+Mask = Bool[Tensor, "row token"]
+States = Float[Tensor, "row token width"]
+
+
+class Reader(nn.Module):
+    """One layer of LSTM in each direction, `width` each.
+
+    The second reads each row from its own last token to its first, so that padding comes last for both and is never
+    read: nothing needs to be packed, which would cost as much as the recurrence itself.
+    """
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.onward = nn.LSTM(size, width, batch_first=True)
+        self.back = nn.LSTM(size, width, batch_first=True)
+
+    def forward(
+        self, embedded: Float[Tensor, "row token size"], present: Mask
+    ) -> tuple[States, Float[Tensor, "row width"]]:
+        """The states at every token, and the last of each direction side by side."""
+        place, length = torch.arange(present.shape[1], device=present.device), present.sum(dim=1, keepdim=True)
+        turned = torch.where(place < length, length - 1 - place, place)[..., None]
+        onward, _ = self.onward(embedded)
+        back, _ = self.back(embedded.gather(1, turned.expand_as(embedded)))
+        last = (length - 1)[..., None].expand(-1, 1, onward.shape[-1])
+        ends = torch.cat([onward.gather(1, last), back.gather(1, last)], dim=-1).squeeze(1)
+        return torch.cat([onward, back.gather(1, turned.expand_as(back))], dim=-1), ends
+
+
+class AttentionPooling(nn.Module):
+    """alpha = softmax(w' tanh(W v_t + b [+ U q])) over tokens that may be attended to; the mean of v_t under it."""
+
+    def __init__(self, width: int, asked: bool) -> None:
+        super().__init__()
+        self.state = nn.Linear(2 * width, width)
+        self.question = nn.Linear(2 * width, width) if asked else None
+        self.score = nn.Linear(width, 1, bias=False)
+        self.weights = nn.Identity()
+
+    def forward(
+        self, states: States, attended: Mask, question: Float[Tensor, "row width"] | None
+    ) -> Float[Tensor, "row width"]:
+        """The pooled state; a text without words is a mean of nothing, zero."""
+        hidden = self.state(states)
+        if self.question is not None and question is not None:
+            hidden = hidden + self.question(question)[:, None]
+        score = self.score(hidden.tanh()).squeeze(-1).masked_fill(~attended, torch.finfo(states.dtype).min)
+        weights = self.weights(score.softmax(dim=1) * attended)
+        return (weights[..., None] * states).sum(dim=1)
+
+
+class SingleBiLSTM(nn.Module):
+    """logits = A c, c the pooled states of the text."""
+
+    def __init__(self, words: int, size: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size, padding_idx=PAD)
+        self.reader = Reader(size, width)
+        self.states = nn.Identity()
+        self.pooling = AttentionPooling(width, asked=False)
+        self.answer = nn.Linear(2 * width, classes)
+
+    def forward(self, tokens: Tokens, present: Mask, attended: Mask) -> Float[Tensor, "row class"]:
+        """The logits of the classes."""
+        states = self.states(self.reader(self.embedding(tokens), present)[0])
+        return self.answer(self.pooling(states, attended, None))
+
+
+class PairBiLSTM(nn.Module):
+    """logits = F tanh(A c + B q): c the pooled states of the text, q the last states of the question."""
+
+    def __init__(self, words: int, size: int, width: int, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(words, size, padding_idx=PAD)
+        self.reader = Reader(size, width)
+        self.question_embedding = nn.Embedding(words, size, padding_idx=PAD)
+        self.question_reader = Reader(size, width)
+        self.states = nn.Identity()
+        self.pooling = AttentionPooling(width, asked=True)
+        self.pooled, self.asked = nn.Linear(2 * width, width), nn.Linear(2 * width, width)
+        self.answer = nn.Linear(width, classes)
+
+    def forward(
+        self,
+        tokens: Tokens,
+        present: Mask,
+        attended: Mask,
+        pair: Int[Tensor, "row word"],
+        pair_present: Bool[Tensor, "row word"],
+    ) -> Float[Tensor, "row class"]:
+        """The logits of the classes."""
+        _, question = self.question_reader(self.question_embedding(pair), pair_present)
+        states = self.states(self.reader(self.embedding(tokens), present)[0])
+        context = self.pooling(states, attended, question)
+        return self.answer((self.pooled(context) + self.asked(question)).tanh())

@@ -1,0 +1,99 @@
+"""BiLSTMs with attention as recipes."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from diffmask.data.worded import PAD, Vocabulary, WordedData
+from diffmask.errors import InputError, TaskError
+from diffmask.task import Task, TaskRecipe
+from diffmask.tasks.bilstm import PairBiLSTM, SingleBiLSTM
+from diffmask.tasks.word_presets import Preset, preset
+from diffmask.tasks.word_training import WordTraining
+from diffmask.tasks.words import WordClassification, encode
+from diffmask.training import seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiLSTM(TaskRecipe):
+    """An LSTM in both directions that pools by attention, trained from nothing."""
+
+    name: ClassVar[str] = "bilstm"
+
+    data: str = "babi-1"
+    """A data set's name."""
+    folder: str | None = None
+    """Where its files are; bABI is generated where none is given."""
+    rows: int | None = None
+    """Rows of each split to use, the first ones; all where none is given."""
+    epochs: int | None = None
+    """At most so many passes over all rows; this and what follows, where not given, as suits the data set."""
+    batch_size: int | None = None
+    learning_rate: float | None = None
+    patience: int | None = None
+    """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
+    short_first: int | None = None
+    """Passes over shorter texts only, before the first over all: what is learned there is learned cheaply."""
+
+    @property
+    def preset(self) -> Preset:
+        """What belongs to the data set."""
+        return preset(self.data)
+
+    @property
+    def training(self) -> WordTraining:
+        """The choices of the training."""
+        own = {
+            name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience", "short_first")
+        }
+        return replace(self.preset.training, **{name: value for name, value in own.items() if value is not None})
+
+    @property
+    def label(self) -> str:
+        """The data set, the model, and choices other than the usual; not where the files are."""
+        return f"{self.data} {replace(self, data=BiLSTM.data, folder=None)._plain_label}"
+
+    @property
+    def _plain_label(self) -> str:
+        return super().label
+
+    def dataset(self) -> WordedData:
+        """The texts as words."""
+        found = self._found()
+        train, valid, test = (texts[: self.rows] for texts in found.splits().values())
+        return replace(found, train=train, valid=valid, test=test)
+
+    def _found(self) -> WordedData:
+        if self.folder is not None:
+            return self.preset.load(Path(self.folder))
+        if self.preset.generate is None:
+            raise InputError(f"{self.data} is read from files: give their folder")
+        return self.preset.generate()
+
+    def build(self, seed: int) -> WordClassification:
+        """Rows, the vocabulary of the training rows, and an untrained model."""
+        found = self.dataset()
+        vocabulary = Vocabulary.of(found.train, self.preset.least)
+        data = {name: encode(texts, vocabulary) for name, texts in found.splits().items()}
+        model = self.model(len(vocabulary), "pair" in data["train"].inputs, seed)
+        return WordClassification(self, vocabulary, found.names, model, data)
+
+    def model(self, words: int, paired: bool, seed: int) -> SingleBiLSTM | PairBiLSTM:
+        """A model as it comes from its initialisation."""
+        chosen = self.preset
+        kind = PairBiLSTM if paired else SingleBiLSTM
+        with seeded(seed, "bilstm"):
+            model = kind(words, chosen.size, chosen.width, chosen.classes or 2)
+            for name, value in model.named_parameters():
+                if name.endswith("embedding.weight"):
+                    torch.nn.init.normal_(value, std=chosen.deviation)
+                    value.data[PAD] = 0.0
+        return model
+
+    def train(self, task: Task, seed: int) -> None:
+        """Train the model in place."""
+        if not isinstance(task, WordClassification):
+            raise TaskError(f"{type(task).__name__} is not a task of words; build it with this recipe")
+        self.training.run(task, seed)

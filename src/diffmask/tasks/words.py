@@ -1,0 +1,128 @@
+"""A classifier of words with a vocabulary of its own, on one text or on a text and a question."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from diffmask.answer import Scored
+from diffmask.batch import Batch
+from diffmask.data.worded import MASK, PAD, Vocabulary, Worded
+from diffmask.errors import TaskError
+from diffmask.hooks import Site
+from diffmask.task import Task
+from diffmask.tasks.bilstm import PairBiLSTM, SingleBiLSTM
+from diffmask.tasks.scoring import SCORES
+from diffmask.tasks.word_training import logits_by_length
+
+if TYPE_CHECKING:
+    from diffmask.tasks.word_recipes import BiLSTM
+
+
+class WordClassification(Task):
+    """The model, its vocabulary and its rows; sites are the text's embedding and the states that are pooled.
+
+    Rows carry the question in `inputs` and, where it is known, the evidence in `token_inputs`.
+    """
+
+    mask_token = MASK
+    pad_token = PAD
+
+    def __init__(
+        self,
+        recipe: "BiLSTM",
+        vocabulary: Vocabulary,
+        names: Sequence[str],
+        model: SingleBiLSTM | PairBiLSTM,
+        data: Mapping[str, Batch],
+    ) -> None:
+        super().__init__(model, {"embedding": Site("embedding"), "states": Site("states")}, data)
+        self.recipe, self.vocabulary, self.names = recipe, vocabulary, tuple(names)
+
+    def logits(self, batch: Batch) -> Float[Tensor, "row class"]:
+        """One pass of the model, in whatever mode it is."""
+        attended = batch.present & (batch.tokens >= MASK)
+        return self.model(batch.tokens, batch.present, attended, **batch.inputs)
+
+    def forward(self, batch: Batch) -> Scored:
+        """One pass of the model."""
+        return Scored(self.logits(batch))
+
+    def quality(self, batch: Batch) -> float:
+        """Accuracy or macro-F1, as is usual for the data set."""
+        return SCORES[self.recipe.preset.metric](logits_by_length(self, batch), batch.target)
+
+    def selection(self, batch: Batch) -> float:
+        """The score that chooses the best epoch."""
+        return SCORES[self.recipe.preset.selection](logits_by_length(self, batch), batch.target)
+
+    @torch.no_grad()
+    def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
+        """The weights by which states are pooled: one layer, head and query."""
+        seen: list[Tensor] = []
+        hook = self.model.get_submodule("pooling.weights").register_forward_hook(
+            lambda _module, _given, weights: seen.append(weights)
+        )
+        try:
+            self.logits(batch)
+        finally:
+            hook.remove()
+        return seen[0][:, None, None, None]
+
+    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+        """The words of the supporting facts."""
+        if "evidence" not in batch.token_inputs:
+            raise TaskError(f"{self.recipe.data} has no known truth; bABI has: its supporting facts")
+        return batch.token_inputs["evidence"].float()
+
+    def describe(self, batch: Batch) -> list[list[str]]:
+        """The words."""
+        return [
+            [self.vocabulary.words[token] for token in row[real].tolist()]
+            for row, real in zip(batch.tokens, batch.present, strict=True)
+        ]
+
+    @torch.no_grad()
+    def title(self, batch: Batch) -> str:
+        """The question, where there is one, and the answer with its probability."""
+        chosen = self.forward(batch[:1]).probs[0].max(dim=0)
+        asked = ""
+        if "pair" in batch.inputs:
+            words = [self.vocabulary.words[token] for token in batch.inputs["pair"][0].tolist() if token >= MASK]
+            asked = " ".join(words) + "? "
+        return f"{asked}The model says {self.names[int(chosen.indices)]} with {float(chosen.values):.3f}."
+
+    def retrain(self, data: Mapping[str, Batch], seed: int) -> "WordClassification":
+        """A fresh model trained on other rows."""
+        fresh = self.recipe.model(len(self.vocabulary), "pair" in data["train"].inputs, seed)
+        task = WordClassification(self.recipe, self.vocabulary, self.names, fresh, data)
+        self.recipe.train(task, seed)
+        return task
+
+
+def encode(texts: Sequence[Worded], vocabulary: Vocabulary) -> Batch:
+    """Texts as a batch: [CLS] words [EOS], padded on the right."""
+    numbered = vocabulary.numbered()
+    tokens = _padded([vocabulary.numbers(text.words, numbered) for text in texts])
+    inputs = {}
+    if texts[0].pair is not None:
+        pair = _padded([vocabulary.numbers(text.pair or (), numbered) for text in texts])
+        inputs = {"pair": pair, "pair_present": pair != PAD}
+    evidence = {}
+    if texts[0].evidence:
+        evidence = {"evidence": _padded([[0, *map(int, text.evidence), 0] for text in texts], tokens.shape[1])}
+    return Batch(
+        tokens=tokens,
+        present=tokens != PAD,
+        maskable=tokens >= MASK,
+        target=torch.tensor([text.label for text in texts]),
+        inputs=inputs,
+        token_inputs=evidence,
+    )
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int = 0) -> Tensor:
+    longest = max(width, *(len(row) for row in rows))
+    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])

@@ -1,0 +1,94 @@
+"""bABI from files and from a world of our own."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from diffmask.data import babi, babi_world
+from diffmask.data.worded import Vocabulary
+
+SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
+ANSWERS = {
+    1: (1663, 1657, 1644, 1659, 1644, 1733),
+    2: (1770, 1729, 1550, 1614, 1755, 1582),
+    3: (1686, 1694, 1573, 1670, 1611, 1766),
+}
+"""Of the 10,000 released training questions; of task 3 only a tenth may be at hand, too few to count."""
+LINES = """1 Mary moved to the bathroom.
+2 John went to the hallway.
+3 Where is Mary? \tbathroom\t1
+4 Mary went back to the garden.
+5 Where is Mary? \tgarden\t4
+1 John moved to the office.
+2 Where is John? \toffice\t1
+""".splitlines()
+
+
+def real(task: int, folder: str = "en-10k") -> list[babi.Question]:
+    place = SHARED / "babi" / folder
+    if not place.is_dir():
+        pytest.skip("there is no babi in the data folder; set DIFFMASK_DATA")
+    return babi.read(place, task, "train")
+
+
+def test_a_story_holds_all_that_was_said_before_and_no_questions() -> None:
+    first, second, third = babi.parse(LINES)
+    assert first.statements == ("Mary moved to the bathroom", "John went to the hallway")
+    assert second.statements[2] == "Mary went back to the garden"
+    assert second.facts == (2,)
+    assert third.statements == ("John moved to the office",)
+
+
+def test_evidence_are_the_words_of_the_supporting_facts() -> None:
+    _, second, _ = babi.parse(LINES)
+    text = second.worded()
+    told = [word for word, needed in zip(text.words, text.evidence, strict=True) if needed]
+    assert told == ["Mary", "went", "back", "to", "the", "garden"]
+    assert text.pair == ("Where", "is", "Mary")
+    assert babi.LOCATIONS[text.label] == "garden"
+
+
+def test_the_files_have_the_published_sizes_and_vocabulary() -> None:
+    real(1)
+    found = babi.load(SHARED / "babi" / "en-10k", 1)
+    assert [len(split) for split in found.splits().values()] == [8500, 1500, 1000]
+    assert len(Vocabulary.of(found.train)) == 25
+    assert mean(len(text.words) + 2 for text in found.train) == pytest.approx(38, abs=0.5)
+    assert len(Vocabulary.of([question.worded() for question in real(2)])) == 39
+
+
+def answer_from_the_facts(question: babi.Question) -> str:
+    """A second reading of the rules: the places named in the supporting facts."""
+    places = [word for fact in question.facts for word in question.statements[fact].split() if word in babi.LOCATIONS]
+    return places[-1]
+
+
+@pytest.mark.parametrize("task", [1, 2, 3])
+def test_our_own_questions_are_answered_by_exactly_their_facts(task: int) -> None:
+    for question in babi_world.draw(task, 200, seed=3):
+        assert len(question.facts) == task == len(set(question.facts))
+        assert answer_from_the_facts(question) == question.answer
+
+
+@pytest.mark.parametrize(("task", "folder"), [(1, "en-10k"), (2, "en-10k"), (3, "en")])
+def test_our_own_stories_are_like_the_released_ones(task: int, folder: str) -> None:
+    released = real(task, folder)
+    if task == 3:
+        released += babi.read(SHARED / "babi" / "en", 3, "test")
+    own = babi_world.draw(task, 6000, seed=1)
+    lengths = [mean(len(question.worded().words) + 2 for question in questions) for questions in (released, own)]
+    assert lengths[1] == pytest.approx(lengths[0], rel=0.03)
+    drawn = Counter(question.answer for question in own)
+    for place, count in zip(babi.LOCATIONS, ANSWERS[task], strict=True):
+        assert drawn[place] / len(own) == pytest.approx(count / 10_000, abs=0.03)
+    vocabularies = [
+        set(Vocabulary.of([question.worded() for question in questions]).words) for questions in (released, own)
+    ]
+    assert vocabularies[0] == vocabularies[1]
+
+
+def test_the_same_seed_tells_the_same_stories() -> None:
+    assert babi_world.draw(2, 20, seed=5) == babi_world.draw(2, 20, seed=5)

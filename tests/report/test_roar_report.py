@@ -1,0 +1,63 @@
+"""Curves, RACU and tables from records."""
+
+from pathlib import Path
+
+import pytest
+
+from diffmask.record import Record, write_jsonl
+from diffmask.report.roar import write_roar
+from diffmask.report.roar_curves import percent, roar_areas, roar_curves
+
+
+def records() -> list[Record]:
+    found = []
+    for seed in (0, 1):
+        found.append(Record(task="babi-1", method="model", site="", metric="quality", value=1.0, seed=seed, rows=1000))
+        for method, low in (("random", 0.5), ("gradient (one_hot)", 0.2 + 0.1 * seed)):
+            for at, value in ((0.0, 1.0), (50.0, low), (100.0, 0.15)):
+                found.append(
+                    Record(
+                        task="babi-1",
+                        method=method,
+                        site="",
+                        metric="recursive_roar_score",
+                        value=value,
+                        seed=seed,
+                        at=at,
+                    )
+                )
+        for part, value in (("racu", 0.6 + 0.1 * seed), ("racu_clipped", 0.6), ("area", 0.2), ("area_possible", 0.3)):
+            metric = f"recursive_roar_{part}"
+            found.append(
+                Record(task="babi-1", method="gradient (one_hot)", site="", metric=metric, value=value, seed=seed)
+            )
+    return found
+
+
+def test_a_curve_is_the_mean_over_seeds() -> None:
+    gradient = next(curve for curve in roar_curves(records()) if curve.method.startswith("gradient"))
+    assert gradient.at == (0.0, 50.0, 100.0)
+    assert [point.mean for point in gradient.points] == pytest.approx([1.0, 0.25, 0.15])
+    assert gradient.points[1].low == pytest.approx(0.2)
+
+
+def test_racu_is_the_mean_of_the_seeds_own() -> None:
+    (area,) = roar_areas(records())
+    assert area.racu.mean == pytest.approx(0.65)
+    assert area.possible.mean == pytest.approx(0.3)
+
+
+def test_tables_and_figures_are_written(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "records.jsonl", records())
+    names = [file.name for file in write_roar(tmp_path)]
+    assert names == ["racu.tex", "performance.tex", "roar.png", "roar.pdf"]
+    (area,) = roar_areas(records())
+    text = (tmp_path / "tables" / "racu.tex").read_text()
+    assert f"babi-1 & Gradient & {percent(area.racu)} \\\\" in text
+    assert "1000 & $100.0" in (tmp_path / "tables" / "performance.tex").read_text()
+    assert (tmp_path / "plots" / "roar.png").stat().st_size > 5000
+
+
+def test_a_run_without_roar_writes_nothing(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "records.jsonl", records()[:1])
+    assert write_roar(tmp_path) == []

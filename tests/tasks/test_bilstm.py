@@ -1,0 +1,135 @@
+"""The BiLSTM with attention against torch's packed sequences, its published sizes, and its training."""
+
+import pytest
+import torch
+from sklearn.metrics import f1_score, roc_auc_score
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from diffmask.answer import explained
+from diffmask.data import babi_world
+from diffmask.data.worded import MASK, Vocabulary, Worded
+from diffmask.methods.attention import Attention
+from diffmask.methods.gradient import Gradient, slope
+from diffmask.task import Task
+from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
+from diffmask.tasks.scoring import auroc, macro_f1
+from diffmask.tasks.word_recipes import BiLSTM
+from diffmask.tasks.word_training import batches_of_one_length
+from diffmask.tasks.words import WordClassification, encode
+from diffmask.training import generator
+
+SMALL = BiLSTM(data="babi-1", rows=120, epochs=1, short_first=1)
+
+
+@pytest.fixture(scope="module")
+def task() -> WordClassification:
+    found = SMALL.load(seed=0)
+    assert isinstance(found, WordClassification)
+    return found
+
+
+def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
+    reader, whole = Reader(5, 4), nn.LSTM(5, 4, batch_first=True, bidirectional=True)
+    for name, value in reader.onward.named_parameters():
+        getattr(whole, name).data = value.data
+    for name, value in reader.back.named_parameters():
+        getattr(whole, f"{name}_reverse").data = value.data
+    lengths = torch.tensor([3, 6, 1, 4])
+    embedded, present = torch.randn(4, 6, 5), torch.arange(6) < lengths[:, None]
+    states, ends = reader(embedded, present)
+    packed, (last, _) = whole(pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False))
+    expected, _ = pad_packed_sequence(packed, batch_first=True)
+    torch.testing.assert_close(states[present], expected[present])
+    torch.testing.assert_close(ends, torch.cat([last[0], last[1]], dim=-1))
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(value.numel() for name, value in model.named_parameters() if "embedding" not in name)
+
+
+def test_the_models_have_the_published_numbers_of_parameters() -> None:
+    assert parameters(SingleBiLSTM(10, 300, 128, 2)) == 473_858
+    assert parameters(PairBiLSTM(10, 300, 128, 3)) == 1_012_739
+    babi = PairBiLSTM(25, 50, 32, 36)
+    assert parameters(babi) == 52_548
+    assert sum(value.numel() for value in babi.parameters()) == 55_048
+
+
+def test_special_tokens_and_padding_get_no_attention_and_the_rest_sums_to_one(task: WordClassification) -> None:
+    batch = task.data["test"]
+    weights = task.attentions(batch)[:, 0, 0, 0]
+    assert (weights[~batch.maskable] == 0).all()
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(len(batch)))
+    assert Attention().fit(task)(batch[:3]).scores.shape == batch.tokens[:3].shape
+
+
+def test_a_row_answers_the_same_alone_and_among_longer_ones(task: WordClassification) -> None:
+    batch = task.data["test"]
+    short = int(batch.present.sum(dim=1).argmin())
+    alone = task.logits(batch[short : short + 1].trim())
+    torch.testing.assert_close(alone, task.logits(batch)[short : short + 1], rtol=1e-4, atol=1e-5)
+
+
+def test_the_gradient_is_that_of_the_unnormalised_logit(task: WordClassification) -> None:
+    batch = task.data["test"][:2].trim()
+    scores = task.logits(batch)
+    torch.testing.assert_close(
+        explained(task.predict(batch), batch.target, "logit"), scores[torch.arange(2), batch.target]
+    )
+    steep = slope(task, batch, batch.target, "embedding", "logit")
+    weight = task.model.get_submodule("embedding").weight
+    dense = (steep @ weight.T).norm(dim=-1)  # type: ignore[operator]  # it is a tensor
+    found = Gradient(one_hot=True, quantity="logit").fit(task)(batch, batch.target).scores
+    torch.testing.assert_close(found[batch.maskable], dense[batch.maskable], rtol=1e-4, atol=1e-5)
+
+
+def test_the_truth_is_the_supporting_fact(task: WordClassification) -> None:
+    batch = task.data["test"]
+    words, truth = task.describe(batch[:1])[0], task.truth(batch[:1])[0]
+    told = [word for word, needed in zip(words, truth.tolist(), strict=False) if needed]
+    assert told[-1] == task.names[int(batch.target[0])]
+    assert told[0] == task.vocabulary.words[int(batch.inputs["pair"][0, 3])]
+
+
+def test_retraining_starts_afresh_on_the_other_rows(task: WordClassification) -> None:
+    again = task.retrain(task.data, seed=0)
+    assert again.fingerprint() == task.fingerprint()
+    other = task.retrain(task.data, seed=1)
+    assert other.fingerprint() != task.fingerprint()
+
+
+def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> None:
+    assert not task.model.training
+    assert not any(value.requires_grad for value in task.model.parameters())
+    assert isinstance(task, Task) and task.mask_token == MASK
+
+
+def test_short_texts_come_first(task: WordClassification) -> None:
+    training = BiLSTM(data="babi-1").training
+    rows = task.data["train"]
+    sizes = [len(training.lesson(rows, epoch)) for epoch in range(17)]
+    assert sizes == sorted(sizes)
+    assert sizes[0] < len(rows) / 3 and sizes[15] == len(rows)
+    assert int(training.lesson(rows, 0).present.sum(dim=1).max()) < int(rows.present.sum(dim=1).max())
+
+
+def test_every_row_is_seen_once_an_epoch() -> None:
+    texts = [question.worded() for question in babi_world.draw(1, 60, seed=0)]
+    batch = encode(texts, Vocabulary.of(texts))
+    seen = torch.cat([part.present.sum(dim=1) for part in batches_of_one_length(batch, 8, generator(0))])
+    assert sorted(seen.tolist()) == sorted(batch.present.sum(dim=1).tolist())
+
+
+def test_unknown_words_may_be_masked_and_have_one_number() -> None:
+    texts = [Worded(("a", "b"), None, 0), Worded(("a", "c"), None, 1)]
+    batch = encode([Worded(("z", "a"), None, 1)], Vocabulary.of(texts, least=2))
+    assert batch.tokens.tolist() == [[1, 4, 5, 2]]
+    assert batch.maskable.tolist() == [[False, True, True, False]]
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    source = generator(0)
+    logits, target = torch.randn(50, 2, generator=source), torch.randint(2, (50,), generator=source)
+    assert macro_f1(logits, target) == pytest.approx(f1_score(target, logits.argmax(1), average="macro"))
+    assert auroc(logits, target) == pytest.approx(roc_auc_score(target, logits[:, 1] - logits[:, 0]))
