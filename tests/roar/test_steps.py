@@ -167,6 +167,10 @@ def test_the_step_size_is_part_of_what_a_step_is(bench: Bench) -> None:
     assert step(bench, 50, size=25).address != step(bench, 50, size=50).address
 
 
+def test_a_long_chain_has_a_name_at_once(bench: Bench) -> None:
+    assert len(step(bench, 99, size=1).address[1]) == 16
+
+
 def test_count_masks_so_many_tokens(bench: Bench) -> None:
     masks = step(bench, 3, strategy="count", size=1).masks()["train"]
     assert masks.sum(dim=1).tolist() == [3] * 8

@@ -25,6 +25,7 @@ from diffmask.roar.steps import Importances, Protocol, Step
 class RemoveAndRetrain(Evaluation, ABC):
     """A curve of the task's own score over the share of tokens masked, and the area between it and the random one."""
 
+    per_text: ClassVar[bool] = False
     recursive: ClassVar[bool]
     prefix: ClassVar[str]
     """What its metrics' names begin with."""

@@ -69,18 +69,18 @@ class Step(Part):
         """A name for the masked data; the same for every method where nothing or everything is masked."""
         if self.k == 0 or self.everything:
             return digest_of(["masked", self.bench.task_digest(), "all" if self.k else "none"])
-        return digest_of(
-            ["masked", self.parent.masked_digest(), self.parent.importance_digest(), self.protocol.strategy, self.k]
-        )
+        before = self.parent.masked_digest()
+        importances = self.parent.importance_digest(before)
+        return digest_of(["masked", before, importances, self.protocol.strategy, self.k])
 
-    def importance_digest(self) -> str:
-        """A name for the importances that this step's model gives its data."""
+    def importance_digest(self, masked: str | None = None) -> str:
+        """A name for the importances that this step's model gives its data; `masked`: the data's, where it is known."""
         chosen = [self.method.digest, self.protocol.target, self.protocol.absolute]
-        return digest_of(["importance", self.model_digest(), *chosen])
+        return digest_of(["importance", self.model_digest(masked), *chosen])
 
-    def model_digest(self) -> str:
+    def model_digest(self, masked: str | None = None) -> str:
         """A name for the model trained on the masked data."""
-        return self.bench.task_digest() if self.k == 0 else digest_of(["retrained", self.masked_digest()])
+        return self.bench.task_digest() if self.k == 0 else digest_of(["retrained", masked or self.masked_digest()])
 
     def masks(self) -> Masks:
         """Where the mask token stands, in each split."""
