@@ -1,6 +1,6 @@
 """The explainer that DiffMask learns: a probe for every site, a baseline for every place that is masked."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -42,22 +42,28 @@ class MaskExplainer(Explainer):
         """What this site's probe says of every token."""
         state = states[site]
         seen = torch.cat([states[self.task.sites[0]], state], dim=-1) if self.reads_first else state
-        return HardConcrete(self.probes[self.sites.index(site)](seen), self.temperature)
+        return HardConcrete(self.probe(site)(seen), self.temperature)
+
+    def probe(self, site: str) -> Probe:
+        """The network that votes at a site."""
+        return cast(Probe, self.probes[self.sites.index(site)])
 
     def voters(self, site: str) -> tuple[str, ...]:
         """The sites whose votes are multiplied for the mask seen from `site`."""
         return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
 
-    def gates(self, states: States, site: str) -> HardConcrete:
+    def gates(self, states: States, site: str, *, own: bool = False) -> HardConcrete:
         """The gates of the mask seen from `site`: open with the product of the votes' probabilities.
 
         De Cao et al. draw every vote and multiply the draws. One draw from the product keeps P(z > 0) as it is, has
         less noise, and passes its gradient to every vote: a product of draws passes none where two votes are shut.
+        With `own`, only the vote of `site` itself gets a gradient.
         """
-        first, *more = (self.votes(states, voter) for voter in self.voters(site))
-        if not more:
-            return first
-        return HardConcrete.opening(sum((vote.log_open() for vote in more), first.log_open()), self.temperature)
+        *below, last = (self.votes(states, voter) for voter in self.voters(site))
+        if not below:
+            return last
+        inherited = sum((vote.log_open() for vote in below[1:]), below[0].log_open())
+        return HardConcrete.opening((inherited.detach() if own else inherited) + last.log_open(), self.temperature)
 
     def log_open(self, states: States, site: str) -> Float[Tensor, "row token"]:
         """log P(token kept), seen from `site`."""

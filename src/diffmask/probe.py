@@ -86,15 +86,16 @@ def baseline_state(task: Task, site: str, baseline: Baseline, rows: int = 2000) 
 
 
 class Probe(nn.Module):
-    """logit = reach * tanh(v' tanh(W x + c) + d), x = the standardised states.
+    """logit = reach * tanh(v' tanh(W x + c) + d) + shift, x = the standardised states.
 
     De Cao et al. 2020, with the bounded output of the original code. `reach` grows during a fit: while it is small no
-    gate saturates, open or shut, before it is known what it lets through.
+    gate saturates, open or shut, before it is known what it lets through. `shift` is set after it.
     """
 
     mean: Tensor
     deviation: Tensor
     reach: Tensor
+    shift: Tensor
 
     def __init__(
         self, parts: list[SiteStatistics], width: int | None, reach: float, start: float, steepness: float
@@ -103,6 +104,7 @@ class Probe(nn.Module):
         self.register_buffer("mean", torch.cat([part.mean for part in parts]))
         self.register_buffer("deviation", torch.cat([part.deviation for part in parts]))
         self.register_buffer("reach", torch.tensor(reach))
+        self.register_buffer("shift", torch.tensor(0.0))
         inputs, hidden = len(self.mean), width or max(32, len(parts[-1].mean) // 4)
         self.hidden = nn.Linear(inputs, hidden)
         self.vote = nn.Linear(hidden, 1)
@@ -117,4 +119,4 @@ class Probe(nn.Module):
         # W (x - mean) / deviation + c with the weights standardised: the states are many, the weights few.
         weight = self.hidden.weight / self.deviation
         features = torch.tanh(linear(states, weight, self.hidden.bias - weight @ self.mean))
-        return self.reach * torch.tanh(self.vote(features).squeeze(-1))
+        return self.reach * torch.tanh(self.vote(features).squeeze(-1)) + self.shift

@@ -15,6 +15,7 @@ from diffmask.errors import RecipeError
 from diffmask.explainer import Method
 from diffmask.gates import HardConcrete
 from diffmask.mask import MaskExplainer, States
+from diffmask.methods.diffmask_settling import settle
 from diffmask.probe import Probe, SiteStatistics, mask_state, site_statistics
 from diffmask.task import Task
 from diffmask.training import endless, generator, seeded, track
@@ -53,30 +54,30 @@ class DiffMask(Method):
     By default the mask token's for inputs, where the vocabulary has one, and the mean state otherwise."""
     learn_baseline: bool = False
     """Whether the baseline moves during the fit: it may then learn to imitate what it replaces."""
-    temperature: tuple[float, float] = (1.0, 0.2)
+    temperature: tuple[float, float] = (1.0, 0.5)
     """Temperature of the gates at the start of a fit and at its end.
 
     At 1 a half-open gate is uniform on (0, 1), and its gradient that of a path from erased to kept, as of integrated
-    gradients; at 0.2, as published, draws are all but 0 or 1 and few pass a gradient."""
-    anneal: float = 0.8
+    gradients; at 0.2, as published, draws are all but 0 or 1 and few pass a gradient that says much."""
+    anneal: float = 0.5
     """Share of the fit after which the temperature is at its end."""
     explore: float = 0.03
     """Least probability with which a fit draws a token kept, and erased, whatever it has learned; 0: none."""
     start: float = 0.5
     """Probability that a token is kept, seen from the last site, before anything is learned."""
-    reach: tuple[float, float] = (6.0, 10.0)
+    reach: tuple[float, float] = (4.0, 7.0)
     """How far a probe can move a gate's logit, at the start and from the settling of the margin on.
 
     The first is at least twice the logit that a fit starts from."""
     settle: float = 0.3
     """Share of the fit after which the margin is the one asked for; until then it shrinks from the first divergence."""
-    gains: tuple[float, float] = (0.05, 2.0)
+    gains: tuple[float, float] = (0.15, 2.0)
     """Of the multiplier's logarithm on the relative violation: integral and proportional."""
     floor: tuple[float, float] = (0.1, 0.1)
     """Smallest multiplier, at the start and from the settling on, in units of the one below which all is masked."""
-    first_multiplier: float = 1.0
+    first_multiplier: float = 3.0
     """In the same units."""
-    steps: int = 400
+    steps: int = 300
     batch_size: int = 32
     length_pool: int = 8
     """Minibatches' worth of rows that are sorted by length before they are cut, to compute little padding; 1: none."""
@@ -85,6 +86,12 @@ class DiffMask(Method):
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
     learning_rate: float = 2e-3
+    settle_rows: int = 256
+    """Training rows on which, after the fit, hard masks are made to hold the margin; 0: they are left as learned."""
+    first_share: float = 0.5
+    """Share of the margin that hard masks may use at the first site; it rises to all of it at the last.
+
+    For inputs only: what an early site erases is erased for all that follow."""
     statistics_rows: int = 512
     """Training rows that the sites' means and deviations are taken from."""
 
@@ -125,6 +132,9 @@ class DiffMask(Method):
         for step in track(range(self.steps), f"fit {self.label}"):
             loop.step(step / self.steps)
         explainer.temperature = self.temperature[1]
+        if self.settle_rows:
+            first = self.first_share if self.mask == "inputs" else 1.0
+            settle(explainer, task.data["train"][: self.settle_rows], self.margin, first)
         explainer.diagnostics = diagnose(explainer, self.margin, loop.multipliers)
         report(explainer.diagnostics, self.label)
 
@@ -185,14 +195,20 @@ class _Fit:
             edits = self.explainer.edits(site, gates.sample(self.source), batch.maskable)
             masked = self.task.resume(batch, states, edits)
             caused = divergence(answer, masked).mean()
-            kept = self._sparsity(gates.log_open(), batch.maskable)
+            few = gates if self.method.mask == "states" else self._gates(states, site, own=True)
+            kept = self._sparsity(few.log_open(), batch.maskable)
             weight = self.multipliers[site].update(caused.item(), progress)
             ((kept + weight * caused) / (1 + weight)).backward()
             self._note_need(site, kept.item(), caused.item())
         self.optimizer.step()
 
-    def _gates(self, states: States, site: str) -> HardConcrete:
-        gates = self.explainer.gates(states, site)
+    def _gates(self, states: States, site: str, *, own: bool = False) -> HardConcrete:
+        """The gates that are drawn.
+
+        With `own`, those that are to be few: they close by the vote of their site alone, while every vote may be opened
+        by the sites that follow. Otherwise early votes close for late ones, and break their own margin.
+        """
+        gates = self.explainer.gates(states, site, own=own)
         return gates.alive(self.method.explore) if self.method.explore else gates
 
     def _schedule(self, progress: float) -> None:
