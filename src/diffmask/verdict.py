@@ -159,7 +159,7 @@ def interval(method: MethodResult, measure: str) -> str:
 def seconds(value: float) -> str:
     """A time for people.
 
-    >>> seconds(0.0042), seconds(3.21), seconds(400)
+    >>> seconds(0.0042), seconds(3.21), seconds(400.0)
     ('4.2 ms', '3.2 s', '6.7 min')
     """
     if value < 1:

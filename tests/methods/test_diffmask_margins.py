@@ -15,7 +15,9 @@ from support.small_words import WordsTask
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 MARGINS = (0.6, 0.02, 0.1)
-METHOD = DiffMask(margins=MARGINS, steps=60, batch_size=16, baseline="mask")
+METHOD = DiffMask(
+    margins=MARGINS, steps=60, batch_size=16, baseline="mask", learning_rate=3e-3, temperature=(0.2, 0.2), explore=0.0
+)
 
 
 @pytest.fixture(scope="module")

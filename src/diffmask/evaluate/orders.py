@@ -35,7 +35,7 @@ class _Search:
             for token in self.tokens:
                 if token not in first:
                     larger = first | {token}
-                    found[larger] = max(found.get(larger, -torch.inf), total, key=lambda value: self.sign * value)
+                    found[larger] = max(found.get(larger, total), total, key=lambda value: self.sign * value)
         return found
 
     def advance(self, grown: dict[Tokens, float], drops: Sequence[float], size: int, width: int) -> None:
