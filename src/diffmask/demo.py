@@ -4,10 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffmask.bench import Bench
+from diffmask.benchmarking.run import benchmark
+from diffmask.board import Board
 from diffmask.data.tables import Example
 from diffmask.explanation import Explanation, HardMask
 from diffmask.methods.diffmask import DiffMask
 from diffmask.store import Store
+from diffmask.task import Task
 from diffmask.tasks.recipes import FineTunedTask
 
 
@@ -15,6 +18,8 @@ from diffmask.tasks.recipes import FineTunedTask
 class Demo:
     """What was trained, fitted and explained."""
 
+    task: Task
+    method: DiffMask
     accuracy: float
     """Of the classifier on held-out reviews."""
     explanations: list[Explanation]
@@ -36,15 +41,21 @@ class Demo:
         return [first, *(_line(*pair) for pair in zip(self.explanations, self.checks, strict=True))]
 
 
-def run_demo(folder: Path, *, rows: int = 1600, steps: int = 150, sentences: int = 10, seed: int = 0) -> Demo:
+def run_demo(folder: Path, *, rows: int = 1600, steps: int = 120, sentences: int = 10, seed: int = 0) -> Demo:
     """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
     recipe = FineTunedTask(rows=rows, epochs=1)
-    bench = Bench(Store(folder / "store"), recipe, seed)
-    explainer = bench.explainer(DiffMask(mask="inputs", margin=0.1, steps=steps))
-    held_out = _readable(recipe.dataset().test)[:sentences]
-    explanations = [explainer(example.text) for example in held_out]
-    accuracy = bench.task().quality(bench.task().data["test"])
-    return Demo(accuracy, explanations, [explanation.hard_mask() for explanation in explanations])
+    store = Store(folder / "store")
+    task = Bench(store, recipe, seed).task()
+    method = DiffMask(mask="inputs", margin=0.1, steps=steps, settle_rows=128)
+    explainer = Bench.over(store, task, seed).explainer(method)
+    explanations = [explainer(example.text) for example in _readable(recipe.dataset().test)[:sentences]]
+    checks = [explanation.hard_mask() for explanation in explanations]
+    return Demo(task, method, task.quality(task.data["test"]), explanations, checks)
+
+
+def compare(demo: Demo, folder: Path, texts: int = 50) -> Board:
+    """DiffMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
+    return benchmark(demo.task, ["gradient", "input-x-gradient", "erasure", demo.method], texts=texts, out=folder)
 
 
 def _readable(examples: list[Example]) -> list[Example]:

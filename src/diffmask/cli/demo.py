@@ -11,19 +11,20 @@ def demo(
         "runs/demo"
     ),
     rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 1600,
-    steps: Annotated[int, typer.Option(help="Steps of DiffMask's fit.")] = 150,
+    steps: Annotated[int, typer.Option(help="Steps of DiffMask's fit.")] = 120,
 ) -> None:
-    """Fine-tune the packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences.
+    """Fine-tune a packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences, compare methods.
 
     Opens with the answer: which words were needed, until which layer, and whether the predictions survive without the
-    rest. Kill it and run it again: it goes on where it was.
+    rest. Ends with a benchmark of five methods and its report. Kill it and run it again: it goes on where it was.
 
     Example: diffmask demo --out runs/demo
     """
     from diffmask.cli.screen import show_log
-    from diffmask.demo import run_demo
+    from diffmask.demo import compare, run_demo
     from diffmask.display.page import document
     from diffmask.record import write_text
+    from diffmask.report.folder import write_benchmark_report
 
     show_log(quiet=False)
     found = run_demo(out, rows=rows, steps=steps)
@@ -32,4 +33,6 @@ def demo(
     found.explanations[0].show()
     page = out / "sentences.html"
     write_text(page, document("What the classifier needs", [one.grid() for one in found.explanations]))
-    print(f"\nheat maps of all sentences: {page}")
+    print(f"\nheat maps of all sentences: {page}\n")
+    compare(found, out).show()
+    print(f"\nreport: {write_benchmark_report(out)}")

@@ -1,0 +1,45 @@
+"""The demonstration says what its explanations say, and puts it to the test."""
+
+from pathlib import Path
+
+import pytest
+
+from diffmask.demo import Demo, compare, run_demo
+from diffmask.methods.diffmask import DiffMask
+from diffmask.tasks.text import TextClassification
+from support.tiny_models import tiny_model, word_pieces
+
+pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+
+
+def test_the_answer_counts_what_was_erased_and_what_survived() -> None:
+    texts = ["the film is good", "not a very bad movie , but dull", "i loved it"]
+    task = TextClassification(tiny_model("bert"), word_pieces(), train=texts * 4, test=texts)
+    method = DiffMask(steps=2, batch_size=4, settle_rows=4)
+    explainer = method.fit(task)
+    explanations = explainer(texts)
+    checks = [explanation.hard_mask() for explanation in explanations]
+    first, *lines = Demo(task, method, 1.0, explanations, checks).answer()
+    gone = sum(kept is False for check in checks for kept in check.kept)
+    survived = sum(
+        check.prediction.label == one.prediction.label for check, one in zip(checks, explanations, strict=True)
+    )
+    assert first == (
+        f"{gone} of the 15 words in 3 held-out sentences were erased, and {survived} of the 3 predictions survived."
+    )
+    assert all(text in line for text, line in zip(texts, lines, strict=True))
+
+
+@pytest.mark.slow
+def test_the_packaged_encoder_is_trained_explained_and_compared(tmp_path: Path) -> None:
+    found = run_demo(tmp_path, rows=64, steps=3, sentences=2)
+    assert len(found.answer()) == 3
+    board = compare(found, tmp_path, texts=4)
+    assert {method.name for method in board.methods} == {
+        "random",
+        "gradient",
+        "input-x-gradient",
+        "erasure",
+        "diffmask",
+    }
+    assert (tmp_path / "board.json").is_file()
