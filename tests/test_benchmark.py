@@ -4,6 +4,7 @@ import json
 import warnings
 from itertools import product
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -39,9 +40,15 @@ def silent(text: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(toy_task: CountingTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def task() -> CountingTask:
+    """Smaller than the one that other tests share: nothing here depends on what it learned."""
+    return cast(CountingTask, dm.ToyTask(rows=500, epochs=1).load(seed=0))
+
+
+@pytest.fixture(scope="module")
+def folder(task: CountingTask, tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("board")
-    dm.benchmark(toy_task, METHODS, texts=40, seeds=(0, 1), out=home, say=silent)
+    dm.benchmark(task, METHODS, texts=40, seeds=(0, 1), out=home, say=silent)
     return home
 
 
@@ -82,17 +89,17 @@ def test_the_board_prints_as_a_table_with_its_verdict(folder: Path) -> None:
     assert "the fit of diffmask is not sound" in shown
 
 
-def test_the_cost_is_counted_a_text(folder: Path, toy_task: CountingTask) -> None:
+def test_the_cost_is_counted_a_text(folder: Path, task: CountingTask) -> None:
     costs = {method.name: method.cost for method in Board.load(folder).methods}
     # The model's own answer, then a pass forward and backward.
     assert (costs["gradient"]["forwards"], costs["gradient"]["backwards"]) == (2, 1)
-    batch = Plan.of([], None, texts=40).held_out(toy_task).data["test"]
+    batch = Plan.of([], None, texts=40).held_out(task).data["test"]
     assert costs["erasure"]["forwards"] == pytest.approx(2 + batch.maskable.sum().item() / 40)
     assert "break_even" in costs["diffmask"] and "break_even" not in costs["erasure"]
 
 
 def test_a_second_run_does_nothing_again(
-    folder: Path, toy_task: CountingTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    folder: Path, task: CountingTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = Board.load(folder)
     said: list[str] = []
@@ -101,55 +108,55 @@ def test_a_second_run_does_nothing_again(
         raise AssertionError("everything was there")
 
     monkeypatch.setattr("diffmask.store.write", refuse)
-    again = dm.benchmark(toy_task, METHODS, texts=40, seeds=(0, 1), out=folder, say=said.append)
+    again = dm.benchmark(task, METHODS, texts=40, seeds=(0, 1), out=folder, say=said.append)
     assert said == ["forecast: everything is there already"]
     assert again.methods == before.methods
     assert again.comparisons == before.comparisons
 
 
-def test_other_texts_do_not_need_another_fit(folder: Path, toy_task: CountingTask) -> None:
+def test_other_texts_do_not_need_another_fit(folder: Path, task: CountingTask) -> None:
     fits = {path.name: path.stat().st_mtime_ns for path in (folder / "store" / "fit").iterdir()}
-    dm.benchmark(toy_task, METHODS, texts=32, seeds=(0, 1), out=folder, say=silent)
+    dm.benchmark(task, METHODS, texts=32, seeds=(0, 1), out=folder, say=silent)
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "store" / "fit").iterdir()} == fits
 
 
-def test_parts_explained_one_by_one_are_the_whole(toy_task: CountingTask, tmp_path: Path) -> None:
-    task = Plan.of([], None, texts=50).held_out(toy_task)
+def test_parts_explained_one_by_one_are_the_whole(task: CountingTask, tmp_path: Path) -> None:
+    some = Plan.of([], None, texts=50).held_out(task)
     method = dm.Erasure()
-    whole = Bench.over(Store(tmp_path / "whole"), task).explained(method, "test")
-    parts = Bench.over(Store(tmp_path / "parts"), task, part_rows=7).explained(method, "test")
+    whole = Bench.over(Store(tmp_path / "whole"), some).explained(method, "test")
+    parts = Bench.over(Store(tmp_path / "parts"), some, part_rows=7).explained(method, "test")
     assert torch.allclose(whole.attribution.scores, parts.attribution.scores, atol=1e-6)
     assert parts.cost.rows == whole.cost.rows
     assert len(list((tmp_path / "parts" / "part").iterdir())) == 8
 
 
-def test_the_forecast_leaves_out_what_is_there(toy_task: CountingTask, tmp_path: Path) -> None:
+def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Path) -> None:
     plan = Plan.of(["gradient", "erasure"], None, texts=40)
-    bench = Bench.over(Store(tmp_path), plan.held_out(toy_task), 0, PART_ROWS)
+    bench = Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
     first = forecast(plan, [bench])
     assert all(value > 0 for value in first.by_method.values())
     bench.explained(plan.methods[2], "test")
     for evaluation in plan.evaluations:
         MeasureNode(bench, plan.methods[2], evaluation).run()
-    second = forecast(plan, [Bench.over(Store(tmp_path), plan.held_out(toy_task), 0, PART_ROWS)])
+    second = forecast(plan, [Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
     assert second.by_method["erasure"] == 0
     assert second.by_method["gradient"] > 0
 
 
-def test_a_long_fit_is_told_from_two_short_ones(toy_task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that only fits move: two seconds, and one for each step.
     monkeypatch.setattr("diffmask.benchmarking.rehearsal.timed", lambda work: 2.0 + work().recipe.steps)
-    with pytest.warns(dm.FitWarning), rehearsal(toy_task, "test", 0) as small:
+    with pytest.warns(dm.FitWarning), rehearsal(task, "test", 0) as small:
         assert fit_seconds(DiffMask(mask="states", steps=1000, batch_size=16), small) == 1002.0
 
 
-def test_a_budget_is_spent_and_not_exceeded(toy_task: CountingTask) -> None:
+def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
     diffmask = DiffMask(mask="states", batch_size=16)
     plan = Plan.of(["integrated-gradient", "gradient", "erasure", diffmask], None, texts=40, budget=60)
-    task = plan.held_out(toy_task)
-    found, said = within_budget(plan, task)
+    some = plan.held_out(task)
+    found, said = within_budget(plan, some)
     assert not said
-    with warnings.catch_warnings(), rehearsal(task, "test", 0) as small:
+    with warnings.catch_warnings(), rehearsal(some, "test", 0) as small:
         warnings.simplefilter("ignore", dm.FitWarning)
         spent = {method.name: Calls.of(small.explained(method, "test")).a_text(40) for method in found.methods}
     assert 57 < spent["integrated-gradient"] <= 60
@@ -157,15 +164,15 @@ def test_a_budget_is_spent_and_not_exceeded(toy_task: CountingTask) -> None:
     assert spent["gradient"] == 3
 
 
-def test_a_method_over_the_budget_is_left_out_and_named(toy_task: CountingTask) -> None:
-    board = dm.benchmark(toy_task, ["erasure", "gradient"], texts=30, budget=4, say=silent)
+def test_a_method_over_the_budget_is_left_out_and_named(task: CountingTask) -> None:
+    board = dm.benchmark(task, ["erasure", "gradient"], texts=30, budget=4, say=silent)
     assert [method.name for method in board.methods] == ["random", "gradient"]
     assert "erasure is left out: a text costs it more than 4 rows" in board.warnings
 
 
-def test_what_a_method_cannot_do_does_not_stop_the_others(toy_task: CountingTask) -> None:
+def test_what_a_method_cannot_do_does_not_stop_the_others(task: CountingTask) -> None:
     hidden = {"name": "comprehensiveness", "mode": "attention-mask"}
-    board = dm.benchmark(toy_task, ["attention", "gradient"], ["comprehensiveness", hidden], texts=10, say=silent)
+    board = dm.benchmark(task, ["attention", "gradient"], ["comprehensiveness", hidden], texts=10, say=silent)
     assert [method.name for method in board.methods] == ["random", "gradient"]
     assert any(warning.startswith("attention is left out: ") for warning in board.warnings)
     assert sum("has no attention mask" in warning for warning in board.warnings) == 2
@@ -223,12 +230,12 @@ def test_the_report_is_written_where_it_can_be(text_board: Board, tmp_path: Path
     assert text_board.to_html(tmp_path / "report.html").stat().st_size > 1000
 
 
-def test_mistakes_stop_before_any_work(toy_task: CountingTask) -> None:
+def test_mistakes_stop_before_any_work(task: CountingTask) -> None:
     with pytest.raises(RecipeError, match="there is no method 'gradeint'; nearest: 'gradient'"):
-        dm.benchmark(toy_task, ["gradeint"])
+        dm.benchmark(task, ["gradeint"])
     with pytest.raises(InputError, match="no split 'tset'; nearest: 'test'"):
-        dm.benchmark(toy_task, split="tset")
+        dm.benchmark(task, split="tset")
     with pytest.raises(RecipeError, match="texts is at least 1"):
-        dm.benchmark(toy_task, texts=0)
+        dm.benchmark(task, texts=0)
     with pytest.raises(RecipeError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
         sorted_choices(["diffmsak.steps=3"], ["diffmask"], [])

@@ -115,7 +115,7 @@ def _cost(findings: Findings, measures: Sequence[Measure]) -> str:
     parts = []
     for method in sorted(findings.methods, key=lambda method: method.cost.get("seconds", 0.0)):
         cost = method.cost
-        said = f"{method.name} {seconds(cost.get('seconds', 0.0))} and {cost.get('forwards', 0.0):.3g} rows forward"
+        said = f"{method.name} {seconds(cost.get('seconds', 0.0))} and {counted(cost.get('forwards', 0.0))} forward"
         if cost.get("backwards"):
             said += f", {cost['backwards']:.3g} backward"
         if cost.get("fit_seconds", 0.0) >= 1:
@@ -159,12 +159,21 @@ def interval(method: MethodResult, measure: str) -> str:
 def seconds(value: float) -> str:
     """A time for people.
 
-    >>> seconds(0.0042), seconds(3.21), seconds(400.0)
-    ('4.2 ms', '3.2 s', '6.7 min')
+    >>> seconds(0.0042), seconds(0.17), seconds(3.21), seconds(400.0)
+    ('4.2 ms', '170 ms', '3.2 s', '6.7 min')
     """
     if value < 1:
-        return f"{value * 1000:.2g} ms"
+        return f"{value * 1000:.2g} ms" if value < 0.01 else f"{value * 1000:.0f} ms"
     return f"{value:.2g} s" if value < 100 else f"{value / 60:.1f} min"
+
+
+def counted(rows: float) -> str:
+    """Rows through a model.
+
+    >>> counted(1.0), counted(23.31)
+    ('1 row', '23.3 rows')
+    """
+    return f"{rows:.3g} row{'' if rows == 1 else 's'}"
 
 
 def listed(names: Sequence[str]) -> str:
