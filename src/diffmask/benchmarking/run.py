@@ -29,6 +29,11 @@ from diffmask.task import Task, TaskRecipe
 PART_ROWS = 32
 
 
+def tell(text: str) -> None:
+    """Print at once: a forecast that waits in a buffer is none."""
+    print(text, flush=True)
+
+
 def benchmark(
     task: Task | TaskRecipe,
     methods: Sequence[Named | Method] | None = None,
@@ -39,7 +44,7 @@ def benchmark(
     out: str | Path | None = None,
     split: str = "test",
     budget: int | float | None = None,
-    say: Callable[[str], None] = print,
+    say: Callable[[str], None] = tell,
 ) -> Board:
     """Methods compared on one model and some of its held-out texts, with a verdict.
 
