@@ -41,7 +41,7 @@ class Demo:
         return [first, *(_line(*pair) for pair in zip(self.explanations, self.checks, strict=True))]
 
 
-def run_demo(folder: Path, *, rows: int = 1600, steps: int = 120, sentences: int = 10, seed: int = 0) -> Demo:
+def run_demo(folder: Path, *, rows: int = 1600, steps: int = 80, sentences: int = 10, seed: int = 0) -> Demo:
     """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
     recipe = FineTunedTask(rows=rows, epochs=1)
     store = Store(folder / "store")

@@ -99,3 +99,11 @@ def test_a_recipe_reads_the_columns_it_names(folder: Path, tmp_path: Path) -> No
     )
     assert made.dataset().classes == ("no", "yes")
     assert isinstance(made, Columns)
+
+
+def test_some_rows_of_a_sorted_table_are_of_every_label(tmp_path: Path) -> None:
+    lines = [f"the film number {number},{'bad' if number < 50 else 'good'}" for number in range(100)]
+    (tmp_path / "sorted.csv").write_text("text,label\n" + "\n".join(lines))
+    found = FineTunedTask(data=str(tmp_path / "sorted.csv"), rows=10).dataset()
+    assert len(found.train) == 10
+    assert {example.label for example in found.train} == {"bad", "good"}

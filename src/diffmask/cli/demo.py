@@ -11,7 +11,7 @@ def demo(
         "runs/demo"
     ),
     rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 1600,
-    steps: Annotated[int, typer.Option(help="Steps of DiffMask's fit.")] = 120,
+    steps: Annotated[int, typer.Option(help="Steps of DiffMask's fit.")] = 80,
 ) -> None:
     """Fine-tune a packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences, compare methods.
 

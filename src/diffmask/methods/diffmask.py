@@ -134,7 +134,9 @@ class DiffMask(Method):
         explainer.temperature = self.temperature[1]
         if self.settle_rows:
             first = self.first_share if self.mask == "inputs" else 1.0
-            settle(explainer, task.data["train"][: self.settle_rows], self.margin, first)
+            train = task.data["train"]
+            drawn = torch.randperm(len(train), generator=generator(seed, "settle"))[: self.settle_rows]
+            settle(explainer, train[drawn], self.margin, first)
         explainer.diagnostics = diagnose(explainer, self.margin, loop.multipliers)
         report(explainer.diagnostics, self.label)
 

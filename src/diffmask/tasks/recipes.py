@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from diffmask.batch import Batch
 from diffmask.data.splits import load_data
-from diffmask.data.tables import DataSet
+from diffmask.data.tables import DataSet, Example
 from diffmask.errors import TaskError
 from diffmask.task import Task, TaskRecipe
 from diffmask.tasks.finetuning import FineTuning
@@ -25,12 +25,12 @@ class TextTask(Reading, TaskRecipe):
     data: str
     """A data set's name, the path of a table, or a folder with a table for each split."""
     rows: int | None = None
-    """Training rows to use, the first ones; all where none is given."""
+    """Training rows to use, spread evenly over all of them; all where none is given."""
 
     def dataset(self) -> DataSet:
         """The texts."""
         found = load_data(self.data, self)
-        return replace(found, train=found.train[: self.rows])
+        return replace(found, train=_spread(found.train, self.rows))
 
     def build(self, seed: int) -> Task:
         """The classifier as it is."""
@@ -75,6 +75,13 @@ class FineTunedClassification(TextClassification):
         task.recipe, task.data = self.recipe, dict(data)
         self.recipe.run(task, seed)
         return task
+
+
+def _spread(examples: list[Example], count: int | None) -> list[Example]:
+    """So many of them, evenly from first to last: a table may be sorted by its labels."""
+    if count is None or count >= len(examples):
+        return examples
+    return [examples[number * len(examples) // count] for number in range(count)]
 
 
 def _splits(data: DataSet) -> dict[str, Any]:
