@@ -20,7 +20,7 @@ METHODS = [
     "input-x-gradient",
     {"name": "integrated-gradient", "n_steps": 50, "baseline": "mask", "signed": True},
     "erasure",
-    {"name": "diffmask", "steps": 300},
+    "diffmask",
 ]
 EVALUATIONS = ["comprehensiveness", {"name": "comprehensiveness", "mode": "delete"}]
 PROTOTYPE = {

@@ -13,9 +13,9 @@ SOURCE = Path(diffmask.__file__).parent
 ORDER = (
     "errors", "registry", "recipe", "record", "statistics", "bootstrap", "area", "board", "comparison", "verdict",
     "report", "words", "display", "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training",
-    "task", "explainer", "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics", "claim", "store",
-    "tasks", "methods", "given", "parts", "bench", "beside", "persistence", "streaming", "part", "roar", "evaluation",
-    "evaluate", "graph", "experiment", "engine", "run", "benchmarking", "demo", "cli",
+    "task", "clean", "leaning", "explainer", "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics",
+    "claim", "store", "tasks", "methods", "given", "parts", "bench", "beside", "persistence", "streaming", "part",
+    "roar", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "benchmarking", "demo", "cli",
 )  # fmt: skip
 
 

@@ -41,6 +41,23 @@ def _(answer: Any) -> Tensor:
 
 
 @singledispatch
+def tendency(answer: Distribution) -> Float[Tensor, "row number"]:
+    """Which way an answer goes, a few numbers a row: the classes' probabilities, or what `logits` gives."""
+    return logits(answer).flatten(start_dim=1) if logits(answer).ndim > 1 else logits(answer)[:, None]
+
+
+@tendency.register(Bernoulli)
+@tendency.register(Categorical)
+def _(answer: Any) -> Tensor:
+    return answer.probs.flatten(start_dim=1) if answer.probs.ndim > 1 else answer.probs[:, None]
+
+
+@tendency.register(Independent)
+def _(answer: Any) -> Tensor:
+    return tendency(answer.base_dist)
+
+
+@singledispatch
 def decision(answer: Distribution) -> Shaped[Tensor, "row *event"]:
     """The outcome the model would bet on."""
     return answer.mode
@@ -55,6 +72,22 @@ def _(answer: Bernoulli) -> Tensor:
 @decision.register(Independent)
 def _(answer: Any) -> Tensor:
     return decision(answer.base_dist)
+
+
+def sharpened(answer: Distribution, power: float = 4.0) -> Float[Tensor, "row number"]:
+    """What `tendency` would be of a more certain answer: the odds of every outcome raised to a power.
+
+    >>> sharpened(Categorical(probs=torch.tensor([[0.75, 0.25]])), power=2.0)
+    tensor([[0.9000, 0.1000]])
+    """
+    if isinstance(answer, Categorical):
+        return (power * answer.logits).softmax(dim=-1)
+    found = tendency(answer)
+    return torch.sigmoid(power * torch.logit(found)) if _is_binary(answer) else found
+
+
+def _is_binary(answer: Any) -> bool:
+    return isinstance(answer, Bernoulli) or (isinstance(answer, Independent) and _is_binary(answer.base_dist))
 
 
 @singledispatch

@@ -50,6 +50,10 @@ class Batch:
         """Some of the rows, by slice, index or boolean tensor."""
         return self.map(lambda value: value[rows])
 
+    def spread(self, count: int) -> "Batch":
+        """At most so many rows, evenly from first to last: a table may be sorted by its labels."""
+        return self if count >= len(self) else self[torch.arange(count) * len(self) // count]
+
     def repeat(self, copies: int) -> "Batch":
         """Each row `copies` times, copies of a row side by side."""
         return self.map(lambda value: value.repeat_interleave(copies, dim=0))

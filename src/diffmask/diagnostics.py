@@ -3,7 +3,7 @@
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.answer import agreement, average, divergence
-from diffmask.batch import Batch
+from diffmask.clean import CleanPass
 from diffmask.constraint import Multiplier
 from diffmask.errors import FitWarning
-from diffmask.mask import MaskExplainer, States
+from diffmask.mask import MaskExplainer
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ class SiteDiagnosis:
     """Mean P(z > 0) over maskable tokens."""
     open_spread: float
     """Standard deviation of P(z > 0) over maskable tokens: 0 is a mask that does not look."""
-    multiplier: float
+    multiplier: float | None
+    """Of the constraint, where the fit had one."""
     multiplier_at_bound: bool
     multiplier_swing: float
     """Standard deviation of the multiplier's logarithm over the last third of the fit."""
@@ -77,13 +78,13 @@ def _judge(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
 
 @torch.no_grad()
 def diagnose(
-    explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier], rows: int = 256
+    explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier] | None = None, rows: int = 256
 ) -> dict[str, Any]:
     """Every site's diagnosis on held-out rows, as plain values."""
     task = explainer.task
-    held_out = task.data["valid" if "valid" in task.data else "train"][:rows].trim()
-    seen = _Seen(explainer, held_out, *task.trace(held_out))
-    found = {site: _diagnose_site(seen, site, margin, multipliers[site]) for site in explainer.sites}
+    held_out = task.data["valid" if "valid" in task.data else "train"].spread(rows).trim()
+    seen = _Seen(explainer, CleanPass.over(task, held_out))
+    found = {site: _diagnose_site(seen, site, margin, (multipliers or {}).get(site)) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
         for site in plain:
@@ -95,33 +96,35 @@ def diagnose(
 
 @dataclass(frozen=True)
 class _Seen:
-    """Held-out rows, with the clean answer and states of one pass."""
+    """Held-out rows as the model and its masks see them."""
 
     explainer: MaskExplainer
-    rows: Batch
-    answer: Distribution
-    states: States
+    clean: CleanPass
+    information: dict[str, float] = field(default_factory=dict)
+    """By place, of its baseline alone; inputs are masked at one place, whatever the site."""
 
     def masked(
         self, site: str, gate: Float[Tensor, "row token"], baseline: Float[Tensor, " width"] | None = None
     ) -> Distribution:
         """The answer under a mask seen from a site."""
-        return self.explainer.task.predict(self.rows, self.explainer.edits(site, gate, self.rows.maskable, baseline))
+        return self.explainer.task.predict(
+            self.clean.rows, self.explainer.edits(site, gate, self.clean.rows.maskable, baseline)
+        )
 
     def divergence(self, changed: Distribution) -> float:
         """Mean KL(original || changed)."""
-        return divergence(self.answer, changed).mean().item()
+        return divergence(self.clean.answer, changed).mean().item()
 
     def agreement(self, changed: Distribution) -> float:
         """Share of rows whose decision is the same."""
-        return agreement(self.answer, changed).float().mean().item()
+        return agreement(self.clean.answer, changed).float().mean().item()
 
 
-def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier) -> SiteDiagnosis:
+def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier | None) -> SiteDiagnosis:
     explainer = seen.explainer
-    kept = explainer.log_open(seen.states, site).exp()[seen.rows.maskable]
-    hard = explainer.hard(seen.states, site)
-    under_expected = seen.masked(site, explainer.gates(seen.states, site).mean())
+    kept = explainer.opened(seen.clean, (site,))[:, 0][seen.clean.rows.maskable]
+    hard = explainer.hard(seen.clean, site)
+    under_expected = seen.masked(site, explainer.expected(seen.clean, site))
     under_hard = seen.masked(site, hard)
     return SiteDiagnosis(
         margin=margin,
@@ -131,9 +134,9 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
         hard_agreement=seen.agreement(under_hard),
         open_share=kept.mean().item(),
         open_spread=kept.std(correction=0).item(),
-        multiplier=multiplier.value,
-        multiplier_at_bound=multiplier.at_bound,
-        multiplier_swing=multiplier.swing,
+        multiplier=multiplier.value if multiplier else None,
+        multiplier_at_bound=multiplier.at_bound if multiplier else False,
+        multiplier_swing=multiplier.swing if multiplier else 0.0,
         baseline_distance=_baseline_distance(seen, site),
         baseline_information=_baseline_information(seen, site),
         swapped_divergence=seen.divergence(seen.masked(site, hard, _mean_state(seen, site))),
@@ -141,28 +144,34 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
 
 
 def _baseline_distance(seen: _Seen, site: str) -> float:
-    states = seen.states[seen.explainer.place(site)][seen.rows.present]
+    states = seen.clean.states[seen.explainer.place(site)][seen.clean.rows.present]
     away = (seen.explainer.baseline(site) - states.mean(dim=0)).square().mean()
     return (away / states.var(dim=0, correction=0).mean().clamp(min=1e-12)).sqrt().item()
 
 
 def _baseline_information(seen: _Seen, site: str) -> float:
-    empty = seen.masked(site, torch.zeros(seen.rows.tokens.shape))
-    usual = divergence(seen.answer, average(seen.answer)).mean().item()
-    return divergence(empty, average(seen.answer)).mean().item() / max(usual, 1e-9)
+    place = seen.explainer.place(site)
+    if place not in seen.information:
+        seen.information[place] = _information(seen, site)
+    return seen.information[place]
+
+
+def _information(seen: _Seen, site: str) -> float:
+    empty = seen.masked(site, torch.zeros(seen.clean.rows.tokens.shape))
+    usual = divergence(seen.clean.answer, average(seen.clean.answer)).mean().item()
+    return divergence(empty, average(seen.clean.answer)).mean().item() / max(usual, 1e-9)
 
 
 def _mean_state(seen: _Seen, site: str) -> Float[Tensor, " width"]:
-    return seen.states[seen.explainer.place(site)][seen.rows.present].mean(dim=0)
+    return seen.clean.states[seen.explainer.place(site)][seen.clean.rows.present].mean(dim=0)
 
 
 def report(diagnostics: Mapping[str, Any], label: str) -> None:
     """Log every site in a line; warn of each problem."""
     for site, found in diagnostics.items():
         logger.info(
-            "%s at %s: %.0f %% open, divergence %.4f (margin %g), agreement %.3f, multiplier %.3g",
+            "%s at %s: %.0f %% open, divergence %.4f (margin %g), agreement %.3f",
             label, site, 100 * found["open_share"], found["hard_divergence"], found["margin"], found["hard_agreement"],
-            found["multiplier"],
         )  # fmt: skip
         for name, text in found["problems"].items():
             warnings.warn(f"{label} at site '{site}': {name}: {text}", FitWarning, stacklevel=4)

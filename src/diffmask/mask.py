@@ -1,6 +1,7 @@
-"""The explainer that DiffMask learns: a probe for every site, a baseline for every place that is masked."""
+"""An explainer that says, of every token and from every site, whether it may be erased: what DiffMask learns."""
 
-from typing import Literal, cast
+from abc import abstractmethod
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -8,70 +9,37 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.batch import Attribution, Batch
+from diffmask.clean import CleanPass
 from diffmask.explainer import Explainer
-from diffmask.gates import HardConcrete
 from diffmask.hooks import Edit
-from diffmask.probe import Probe
 from diffmask.task import Task
-
-States = dict[str, Float[Tensor, "row token width"]]
 
 
 class MaskExplainer(Explainer):
-    """What the probes say of one clean pass is the explanation: P(z > 0) of every token, seen from every site."""
+    """What is read off one clean pass is the explanation: P(token kept), seen from every site."""
 
     def __init__(
-        self,
-        task: Task,
-        mask: Literal["inputs", "states"],
-        probes: dict[str, Probe],
-        baselines: dict[str, nn.Parameter],
-        *,
-        reads_first: bool,
-        temperature: float,
+        self, task: Task, mask: Literal["inputs", "states"], sites: tuple[str, ...], baselines: dict[str, nn.Parameter]
     ) -> None:
         super().__init__(task)
-        self.mask = mask
-        self.sites = tuple(probes)
-        self.reads_first = reads_first
-        self.temperature = temperature
-        self.probes = nn.ModuleList(probes.values())
+        self.mask, self.sites = mask, sites
         self.baselines = nn.ParameterList(baselines.values())
 
-    def votes(self, states: States, site: str) -> HardConcrete:
-        """What this site's probe says of every token."""
-        state = states[site]
-        seen = torch.cat([states[self.task.sites[0]], state], dim=-1) if self.reads_first else state
-        return HardConcrete(self.probe(site)(seen), self.temperature)
-
-    def probe(self, site: str) -> Probe:
-        """The network that votes at a site."""
-        return cast(Probe, self.probes[self.sites.index(site)])
+    @abstractmethod
+    def opened(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+        """P(token kept), seen from each of these sites."""
 
     def voters(self, site: str) -> tuple[str, ...]:
-        """The sites whose votes are multiplied for the mask seen from `site`."""
+        """The sites that have a say in the mask seen from `site`: what was erased as an input stays erased."""
         return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
 
-    def gates(self, states: States, site: str, *, own: bool = False) -> HardConcrete:
-        """The gates of the mask seen from `site`: open with the product of the votes' probabilities.
+    def expected(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
+        """The mean of each gate."""
+        return self.opened(clean, (site,))[:, 0]
 
-        De Cao et al. draw every vote and multiply the draws. One draw from the product keeps P(z > 0) as it is, has
-        less noise, and passes its gradient to every vote: a product of draws passes none where two votes are shut.
-        With `own`, only the vote of `site` itself gets a gradient.
-        """
-        *below, last = (self.votes(states, voter) for voter in self.voters(site))
-        if not below:
-            return last
-        inherited = sum((vote.log_open() for vote in below[1:]), below[0].log_open())
-        return HardConcrete.opening((inherited.detach() if own else inherited) + last.log_open(), self.temperature)
-
-    def log_open(self, states: States, site: str) -> Float[Tensor, "row token"]:
-        """log P(token kept), seen from `site`."""
-        return self.gates(states, site).log_open()
-
-    def hard(self, states: States, site: str) -> Float[Tensor, "row token"]:
+    def hard(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
         """The mask a reader is told: 1 where a token is more likely kept than not."""
-        return (self.log_open(states, site).exp() > 0.5).to(states[site].dtype)
+        return (self.opened(clean, (site,))[:, 0] > 0.5).to(clean.states[site].dtype)
 
     def place(self, site: str) -> str:
         """Where the mask seen from `site` is applied."""
@@ -105,10 +73,9 @@ class MaskExplainer(Explainer):
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """One pass serves both."""
-        answer, states = self.task.trace(batch)
-        votes = torch.stack([self.votes(states, site).log_open() for site in self.sites], dim=1)
-        by_layer = (votes.cumsum(dim=1) if self.mask == "inputs" else votes).exp()
-        return answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
+        clean = CleanPass.over(self.task, batch)
+        by_layer = self.opened(clean, self.sites)
+        return clean.answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
 
     @torch.no_grad()
     def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:

@@ -23,9 +23,9 @@ class SiteStatistics:
 
 
 def site_statistics(task: Task, sites: Iterable[str], rows: int) -> dict[str, SiteStatistics]:
-    """Statistics of the named sites over the first `rows` training rows, a few rows at a time."""
+    """Statistics of the named sites over `rows` training rows, a few rows at a time."""
     moments = {site: _Moments() for site in sites}
-    known = task.data["train"][:rows]
+    known = task.data["train"].spread(rows)
     for start in range(0, len(known), 128):
         batch = known[start : start + 128].trim()
         _, states = task.trace(batch)

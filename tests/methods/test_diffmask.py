@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from diffmask.answer import divergence
+from diffmask.clean import CleanPass
 from diffmask.errors import FitWarning, RecipeError, SiteError, TaskError
 from diffmask.evaluate.truth import js, kl, normalised, spread
 from diffmask.experiment import Experiment
 from diffmask.mask import MaskExplainer
 from diffmask.methods.diffmask import DiffMask
+from diffmask.methods.diffmask_gates import GatedExplainer
 from diffmask.tasks.toy import CountingTask, ToyTask
 
 TOY = Experiment.read(Path(__file__).parents[2] / "experiments/toy.yaml")
@@ -59,11 +61,11 @@ def test_at_the_embedding_nothing_can_be_told_apart(counter: CountingTask, expla
 
 def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
-    answer, states = counter.trace(batch)
+    clean = CleanPass.over(counter, batch)
     for site in explainer.sites:
-        hard = explainer.hard(states, site)
+        hard = explainer.hard(clean, site)
         masked = counter.predict(batch, explainer.edits(site, hard, batch.maskable))
-        assert divergence(answer, masked).mean() <= 0.05
+        assert divergence(clean.answer, masked).mean() <= 0.05
 
 
 def test_a_good_fit_has_no_problems(explainer: MaskExplainer) -> None:
@@ -92,7 +94,7 @@ def test_a_bad_fit_is_named(counter: CountingTask, change: dict[str, object], na
 @pytest.mark.parametrize("mask", ["inputs", "states"])
 @pytest.mark.parametrize("sparsity", ["l0", "log"])
 def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sparsity: str) -> None:
-    method = DiffMask(mask=mask, sparsity=sparsity, steps=3, batch_size=32)  # type: ignore[arg-type]
+    method = DiffMask(by="gates", mask=mask, sparsity=sparsity, steps=3, batch_size=32)  # type: ignore[arg-type]
     batch = toy_task.data["test"][:20]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
@@ -101,8 +103,9 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sp
     assert not torch.equal(first, other)
 
 
-def built(task: CountingTask, **choices: object) -> MaskExplainer:
-    explainer = DiffMask(**choices).build(task, seed=0)  # type: ignore[arg-type]
+def built(task: CountingTask, **choices: object) -> GatedExplainer:
+    explainer = DiffMask(by="gates", **choices).build(task, seed=0)  # type: ignore[arg-type]
+    assert isinstance(explainer, GatedExplainer)
     # Votes that differ from token to token, as after a fit.
     for probe in explainer.probes.children():
         torch.nn.init.normal_(probe.vote.weight, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, arg-type]
@@ -112,8 +115,8 @@ def built(task: CountingTask, **choices: object) -> MaskExplainer:
 def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: CountingTask) -> None:
     explainer = built(toy_task, mask="inputs")
     batch = toy_task.data["test"][:5]
-    _, states = toy_task.trace(batch)
-    first, second = (explainer.votes(states, site).open() for site in explainer.sites)
+    clean = CleanPass.over(toy_task, batch)
+    first, second = (explainer.votes(clean, site).open() for site in explainer.sites)
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
     torch.testing.assert_close(by_layer[:, 0], (first * batch.maskable)[:, :10])
@@ -166,7 +169,7 @@ def test_impossible_choices_are_refused_at_the_door() -> None:
 def test_the_fit_counts_what_it_takes(toy_task: CountingTask) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        explainer = DiffMask(mask="states", steps=4, sites_per_step=2, batch_size=32).fit(toy_task)
+        explainer = DiffMask(by="gates", mask="states", steps=4, sites_per_step=2, batch_size=32).fit(toy_task)
     # Four clean passes and two masked ones each, which alone go backward; diagnostics come on top.
     assert explainer.fit_cost.backwards == 8
     assert explainer.fit_cost.forwards >= 12

@@ -10,8 +10,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the classifier, the explainer and the page.")] = Path(
         "runs/demo"
     ),
-    rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 1600,
-    steps: Annotated[int, typer.Option(help="Steps of DiffMask's fit.")] = 80,
+    rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 2000,
+    steps: Annotated[int, typer.Option(help="Batches of reviews that DiffMask learns from.")] = 32,
 ) -> None:
     """Fine-tune a packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences, compare methods.
 

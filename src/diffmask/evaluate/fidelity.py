@@ -12,6 +12,7 @@ from torch.distributions import Categorical, Distribution
 from diffmask.answer import agreement, decision, divergence
 from diffmask.batch import Batch
 from diffmask.bench import Bench
+from diffmask.clean import CleanPass
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
 from diffmask.mask import MaskExplainer
@@ -54,10 +55,11 @@ class Fidelity(Evaluation):
 
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
     """What becomes of each row's answer under the hard mask of each site."""
-    answer, states = explainer.task.trace(batch)
+    clean = CleanPass.over(explainer.task, batch)
+    answer = clean.answer
     found = {}
     for site in explainer.sites:
-        hard = explainer.hard(states, site)
+        hard = explainer.hard(clean, site)
         masked = explainer.task.predict(batch, explainer.edits(site, hard, batch.maskable))
         found[site] = {
             "divergence": divergence(answer, masked),

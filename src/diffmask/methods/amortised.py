@@ -97,7 +97,7 @@ class Amortised(Method):
         adding_up = AddingUp(task, explainer.student, explainer.baseline, self.pairs, self.pointed, source)
         copies = ask_all(adding_up, held_out, self.batch_size)
         if self.teacher is None:
-            fit: Fit[Any] = Fit(explainer.student, adding_up, self._schedule(), copies, source, start)
+            fit: Fit[Student, Any] = Fit(explainer.student, adding_up, self._schedule(), copies, source, start)
             fit.run(endless(rows, self.batch_size, source, pool=16))
         else:
             course = Imitation(task, explainer.student.sites, Faculty(self.teachers(), task, kept_scores()))
@@ -124,7 +124,7 @@ class Amortised(Method):
         )
 
 
-def ask_all(course: Course[Lesson], rows: Batch, size: int) -> list[Lesson]:
+def ask_all(course: Course[Any, Lesson], rows: Batch, size: int) -> list[Lesson]:
     """Lessons from all rows, in order of length."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     return [course.ask(rows[some].trim()) for some in order.split(size)]

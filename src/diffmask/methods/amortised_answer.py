@@ -77,3 +77,42 @@ def _(answer: Normal, empty: Numbers, outcome: Tensor) -> Numbers:
 @direction.register(Independent)
 def _(answer: Any, empty: Numbers, outcome: Tensor) -> Numbers:
     return direction(answer.base_dist, empty, outcome)
+
+
+@singledispatch
+def need(
+    answer: Distribution, added: Float[Tensor, "row token feature"], belief: Numbers
+) -> Float[Tensor, "row token"]:
+    """How much each token speaks for what may be answered: its log-odds for each outcome, where it speaks for it.
+
+    `belief` is how likely each outcome is. A token that only speaks against what is all but certain is not needed;
+    while nothing is certain, every token that speaks is.
+    """
+    raise TaskError(f"{type(answer).__name__} answers have no outcomes to weigh; register them with need.register")
+
+
+@need.register
+def _(answer: Bernoulli, added: Tensor, belief: Tensor) -> Tensor:
+    likely = belief.clamp(0, 1)[:, None]
+    return (likely * added.relu() + (1 - likely) * (-added).relu()).sum(dim=-1)
+
+
+@need.register
+def _(answer: Categorical, added: Tensor, belief: Tensor) -> Tensor:
+    likely = belief.clamp(1e-4, 1)
+    likely = likely / likely.sum(dim=1, keepdim=True)
+    # Of each class, how likely every other is if it is not that one.
+    others = likely[:, None] * (1 - torch.eye(likely.shape[1]).to(likely))
+    others = others / others.sum(dim=2, keepdim=True)
+    return ((added - added @ others.mT).relu() * likely[:, None]).sum(dim=-1)
+
+
+@need.register
+def _(answer: Normal, added: Tensor, belief: Tensor) -> Tensor:
+    # A number that is predicted changes with every token that adds to it, either way.
+    return added.abs().sum(dim=-1)
+
+
+@need.register(Independent)
+def _(answer: Any, added: Tensor, belief: Tensor) -> Tensor:
+    return need(answer.base_dist, added, belief)

@@ -31,7 +31,7 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class AddingUp(Course[Copies]):
+class AddingUp(Course[Student, Copies]):
     """f(kept) = f(nothing) + sum of the kept tokens' scores; a token not kept has the baseline as embedding."""
 
     task: Task

@@ -10,11 +10,11 @@ from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffmask.batch import Batch
 from diffmask.methods.amortised_budget import Budget
-from diffmask.methods.amortised_student import Reading, Student
+from diffmask.methods.amortised_student import Reading
 
 
 @runtime_checkable
@@ -27,9 +27,10 @@ class HasReading(Protocol):
 
 
 Lesson = TypeVar("Lesson", bound=HasReading)
+Learner = TypeVar("Learner", bound=nn.Module)
 
 
-class Course(ABC, Generic[Lesson]):
+class Course(ABC, Generic[Learner, Lesson]):
     """What a student is to learn: lessons, each from a few texts, and how far it is from knowing one."""
 
     @abstractmethod
@@ -37,7 +38,7 @@ class Course(ABC, Generic[Lesson]):
         """What there is to learn from a few texts; this is what costs."""
 
     @abstractmethod
-    def loss(self, student: Student, lesson: Lesson) -> Float[Tensor, "row copy"]:
+    def loss(self, student: Learner, lesson: Lesson) -> Float[Tensor, "row copy"]:
         """0 where nothing is left to learn."""
 
 
@@ -57,13 +58,13 @@ class Schedule:
     """Looks that the budget is divided into."""
 
 
-class Fit(Generic[Lesson]):
+class Fit(Generic[Learner, Lesson]):
     """Steps on lessons drawn from a replay; what is looked at and kept is a moving average of the weights."""
 
     def __init__(
         self,
-        student: Student,
-        course: Course[Lesson],
+        student: Learner,
+        course: Course[Learner, Lesson],
         schedule: Schedule,
         held_out: list[Lesson],
         source: torch.Generator,

@@ -8,9 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
+from diffmask.clean import States, summary
 from diffmask.probe import SiteStatistics
-
-States = dict[str, Float[Tensor, "row token width"]]
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,6 @@ class Standardised(nn.Module):
         """A linear view of the states."""
         weight = self.weight / self.deviation
         return linear(states, weight, -(weight @ self.mean))
-
-
-def summary(
-    state: Float[Tensor, "row token width"], present: Bool[Tensor, "row token"]
-) -> tuple[Float[Tensor, "row width"], Float[Tensor, "row width"], Float[Tensor, "row width"]]:
-    """A row's states at its first and last real token, where models read their answer, and on average."""
-    real = present.to(state.dtype)[..., None]
-    rows = torch.arange(len(state), device=state.device)
-    last = present.shape[1] - 1 - present.flip(1).to(torch.uint8).argmax(dim=1)
-    return state[rows, present.to(torch.uint8).argmax(dim=1)], state[rows, last], (state * real).sum(1) / real.sum(1)
 
 
 def strangeness(student: Student, states: States, present: Bool[Tensor, "row token"]) -> Float[Tensor, " row"]:

@@ -71,7 +71,7 @@ class Faculty:
 
 
 @dataclass(frozen=True)
-class Imitation(Course[Taught]):
+class Imitation(Course[Student, Taught]):
     """The student's score for the model's own answer is the teachers'."""
 
     task: Task

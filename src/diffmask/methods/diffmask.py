@@ -1,57 +1,83 @@
 """DiffMask: which tokens, and which hidden states, can be erased without changing the answer. De Cao et al. 2020."""
 
-import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor, nn
+from torch import nn
 
-from diffmask.answer import divergence
-from diffmask.constraint import Controller, Multiplier
-from diffmask.diagnostics import diagnose, report
 from diffmask.errors import RecipeError
 from diffmask.explainer import Method
-from diffmask.gates import HardConcrete
-from diffmask.mask import MaskExplainer, States
-from diffmask.methods.diffmask_settling import settle
-from diffmask.probe import Probe, SiteStatistics, mask_state, site_statistics
+from diffmask.probe import SiteStatistics, mask_state
 from diffmask.task import Task
-from diffmask.training import endless, generator, seeded, track
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffMask(Method):
-    """Fewest open gates subject to KL(original || masked) <= margin, amortised over a data set."""
+    """Fewest tokens kept subject to KL(original || masked) <= margin, amortised over a data set."""
 
     name: ClassVar[str] = "diffmask"
 
     mask: Literal["inputs", "states"] = "inputs"
-    """Erase input tokens, seen from every layer (votes of layers 0..l multiplied), or each layer's own states."""
+    """Erase input tokens, seen from every layer (what one layer drops is dropped for good), or each layer's states."""
     margin: float = 0.1
     """Largest divergence from the original answer that masking may cause, in nats."""
+    by: Literal["copies", "gates"] = "copies"
+    """How masks are learned: from the model's answers to masked copies of texts, or by gradients through gates.
+
+    Gates are what was published. On transformers copies find smaller masks that hold better, in less time."""
     margins: tuple[float, ...] = ()
     """Several margins at once: nested masks, and so a ranking, in place of one margin seen from every site."""
     breaks: float = 0.0
     """With several margins, weight of a second term: the answer must break when what is kept is removed (AML, 2024)."""
     sites: tuple[str, ...] = ()
     """The sites to probe, in order; all of the task's where none is named."""
-    sparsity: Literal["l0", "log"] = "l0"
-    """What is made small: the expected number of open gates (paper) or its mean logarithm (original code)."""
     reads: Literal["both", "state", "auto"] = "auto"
-    """What a probe reads: [h0; hk], or hk alone; by default both for inputs, hk for states."""
+    """What a site's network reads: [h0; hk], or hk alone; by default both for inputs, hk for states."""
     probe_width: int | None = None
-    """Units of a probe's hidden layer; a quarter of the state's width, at least 32, where none is given."""
+    """Units of its hidden layer; 128, and for gates a quarter of the state's width, where none is given."""
+    baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
+    """What an erased state is replaced by, or starts from where it is learned.
+
+    By default the mask token's for inputs, where the vocabulary has one, and the mean state otherwise."""
+    learning_rate: float = 1e-3
+    steps: int = 64
+    """Batches of training texts that the fit learns from; gates want some hundreds."""
+    batch_size: int = 32
+    length_pool: int = 8
+    """Minibatches' worth of rows that are sorted by length before they are cut, to compute little padding; 1: none."""
+    sites_per_step: int = 2
+    """How many sites, drawn at random, one clean pass serves; when copies of inputs are asked about, all."""
+    settle_rows: int = 256
+    """Training rows on which, after the fit, hard masks are made to hold the margin; 0: they are left as learned."""
+    first_share: float = 0.05
+    """Share of the margin that hard masks may use at the first site; it rises with the cube of the depth, to all of it.
+
+    For inputs only: what an early site erases is erased for all that follow, though they know better."""
+    statistics_rows: int = 512
+    """Training rows that the sites' means and deviations are taken from."""
+
+    pairs: int = 4
+    """Copies: masks drawn a text, each asked with its complement."""
+    updates: int = 4
+    """Copies: steps of the optimiser for each batch of texts."""
+    replay: int = 60_000
+    """Copies: tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
+    held_out: int = 64
+    """Copies: texts that decide which weights are kept, from the validation rows."""
+    leaning_rows: int = 1024
+    """Copies: training rows from which it is read what each site knows of the answer."""
+
+    sparsity: Literal["l0", "log"] = "l0"
+    """Gates, as all that follows: what is made small.
+
+    The expected number of open gates (paper), or its mean logarithm (original code)."""
     steepness: float = 0.7
     """Deviation of what a probe's hidden units see, before they bend it, at the start of a fit.
 
     In a few dimensions, as on the toy task, they must bend within the cloud of states to tell its parts apart (3); in
     hundreds a random direction tells them apart already, and steep units learn the training rows by heart."""
-    baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
-    """What an erased state is replaced by, or starts from where it is learned.
-
-    By default the mask token's for inputs, where the vocabulary has one, and the mean state otherwise."""
     learn_baseline: bool = False
     """Whether the baseline moves during the fit: it may then learn to imitate what it replaces."""
     temperature: tuple[float, float] = (1.0, 0.5)
@@ -77,68 +103,58 @@ class DiffMask(Method):
     """Smallest multiplier, at the start and from the settling on, in units of the one below which all is masked."""
     first_multiplier: float = 3.0
     """In the same units."""
-    steps: int = 300
-    batch_size: int = 32
-    length_pool: int = 8
-    """Minibatches' worth of rows that are sorted by length before they are cut, to compute little padding; 1: none."""
-    sites_per_step: int = 2
-    """How many sites, drawn at random, one clean pass serves."""
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
-    learning_rate: float = 2e-3
-    settle_rows: int = 256
-    """Training rows on which, after the fit, hard masks are made to hold the margin; 0: they are left as learned."""
-    first_share: float = 0.5
-    """Share of the margin that hard masks may use at the first site; it rises to all of it at the last.
-
-    For inputs only: what an early site erases is erased for all that follow."""
-    statistics_rows: int = 512
-    """Training rows that the sites' means and deviations are taken from."""
 
     def __post_init__(self) -> None:
-        if min((self.margin, *self.margins)) < 0 or min(self.steps, self.batch_size, self.sites_per_step) < 1:
-            raise RecipeError("diffmask: margin must not be negative; steps, batch_size, sites_per_step are at least 1")
+        if min((self.margin, *self.margins)) < 0 or min(self._counts()) < 1:
+            raise RecipeError("diffmask: margin must not be negative; steps, sizes and counts are at least 1")
+
+    def _counts(self) -> tuple[int, ...]:
+        copies = (self.pairs, self.updates, self.replay, self.held_out, self.leaning_rows)
+        return (self.steps, self.batch_size, self.sites_per_step, self.statistics_rows, *copies)
+
+    @property
+    def reads_first(self) -> bool:
+        """Whether a site's network reads the first state beside its own."""
+        return self.reads == "both" or (self.reads == "auto" and self.mask == "inputs")
 
     def build(self, task: Task, seed: int) -> Any:
-        """Probes that leave every gate half open."""
-        if self.margins:
-            from diffmask.methods.diffmask_margins_fit import build_margins
-
-            return build_margins(self, task, seed)
-        sites = self.sites or task.sites
-        for site in sites:
+        """Everything kept, or every gate half open: nothing is known yet."""
+        for site in self.sites:
             task.place(site)
-        both = self.reads == "both" or (self.reads == "auto" and self.mask == "inputs")
-        known = site_statistics(task, {task.sites[0], *sites}, self.statistics_rows)
-        first = [known[task.sites[0]]] if both else []
-        masked = sites if self.mask == "states" else task.sites[:1]
-        start = start_logit(self.start, len(sites) if self.mask == "inputs" else 1, self.temperature[0])
-        near = max(self.reach[0], 2 * abs(start))
-        with seeded(seed, "diffmask"):
-            probes = {
-                site: Probe([*first, known[site]], self.probe_width, near, start, self.steepness) for site in sites
-            }
-            baselines = {site: self._start_baseline(task, site, known[site]) for site in masked}
-        return MaskExplainer(task, self.mask, probes, baselines, reads_first=both, temperature=self.temperature[1])
+        return self._variant()[0](self, task, seed)
 
     def train(self, explainer: Any, task: Task, seed: int) -> None:
-        """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
-        if self.margins:
-            from diffmask.methods.diffmask_margins_fit import train_margins
+        """Learn the votes, then make hard masks hold the margin."""
+        self._variant()[1](self, explainer, task, seed)
 
-            train_margins(self, explainer, task, seed)
-            return
-        loop = _Fit(self, explainer, task, generator(seed, "diffmask"))
-        for step in track(range(self.steps), f"fit {self.label}"):
-            loop.step(step / self.steps)
-        explainer.temperature = self.temperature[1]
-        if self.settle_rows:
-            first = self.first_share if self.mask == "inputs" else 1.0
-            train = task.data["train"]
-            drawn = torch.randperm(len(train), generator=generator(seed, "settle"))[: self.settle_rows]
-            settle(explainer, train[drawn], self.margin, first)
-        explainer.diagnostics = diagnose(explainer, self.margin, loop.multipliers)
-        report(explainer.diagnostics, self.label)
+    def _variant(self) -> tuple[Callable[..., Any], Callable[..., None]]:
+        """How to build and how to train."""
+        if self.margins:
+            from diffmask.methods.diffmask_margins_fit import build_margins, train_margins
+
+            return build_margins, train_margins
+        if self.by == "gates":
+            from diffmask.methods.diffmask_gates_fit import build_gates, train_gates
+
+            return build_gates, train_gates
+        from diffmask.methods.diffmask_copies_fit import build_copies, train_copies
+
+        return build_copies, train_copies
+
+    def site_margins(self, sites: tuple[str, ...]) -> dict[str, float]:
+        """What each site's hard masks may use of the margin."""
+        first = self.first_share if self.mask == "inputs" else 1.0
+        depth = torch.linspace(0, 1, len(sites)).tolist() if len(sites) > 1 else [1.0]
+        return {site: self.margin * (first + (1 - first) * part**3) for site, part in zip(sites, depth, strict=True)}
+
+    def start_baselines(
+        self, task: Task, sites: tuple[str, ...], known: Mapping[str, SiteStatistics]
+    ) -> dict[str, nn.Parameter]:
+        """What a fit starts from at each place that is masked."""
+        places = sites if self.mask == "states" else task.sites[:1]
+        return {place: self._start_baseline(task, place, known[place]) for place in places}
 
     def _start_baseline(self, task: Task, site: str, known: SiteStatistics) -> nn.Parameter:
         """The baseline vector a fit starts from."""
@@ -152,99 +168,3 @@ class DiffMask(Method):
             "random": lambda: torch.randn_like(known.mean),
         }
         return nn.Parameter(start[chosen](), requires_grad=self.learn_baseline)
-
-
-def start_logit(kept: float, votes: int, temperature: float) -> float:
-    """The logit of each of `votes` gates that are all open with probability `kept`.
-
-    >>> round(start_logit(0.5, 1, 1.0), 2), round(start_logit(0.5, 8, 1.0), 2)
-    (-1.61, 0.79)
-    """
-    each = kept ** (1 / votes)
-    return math.log(each / (1 - each)) - temperature * math.log(5)
-
-
-class _Fit:
-    """One run of the optimisation: what changes from step to step."""
-
-    def __init__(self, method: DiffMask, explainer: MaskExplainer, task: Task, source: torch.Generator) -> None:
-        self.method, self.explainer, self.task, self.source = method, explainer, task, source
-        self.controller = Controller(
-            method.margin,
-            integral=method.gains[0],
-            proportional=method.gains[1],
-            memory=0.5,
-            worst=3.0,
-            start=method.first_multiplier,
-            floor=method.floor,
-            settle=method.settle,
-        )
-        learned = [value for value in explainer.parameters() if value.requires_grad]
-        self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
-        self.batches = endless(task.data["train"], method.batch_size, source, method.length_pool)
-        self.multipliers = {site: Multiplier(self.controller, self._critical(site)) for site in explainer.sites}
-        self.near = float(cast(Probe, explainer.probes[0]).reach)
-        self.need = dict.fromkeys(explainer.sites, 1.0)
-
-    def step(self, progress: float) -> None:
-        """One clean pass, then a masked pass for each site drawn, and one update of everything."""
-        self._schedule(progress)
-        batch = next(self.batches)
-        answer, states = self.task.trace(batch)
-        self.optimizer.zero_grad()
-        for site in self._draw_sites():
-            gates = self._gates(states, site)
-            edits = self.explainer.edits(site, gates.sample(self.source), batch.maskable)
-            masked = self.task.resume(batch, states, edits)
-            caused = divergence(answer, masked).mean()
-            few = gates if self.method.mask == "states" else self._gates(states, site, own=True)
-            kept = self._sparsity(few.log_open(), batch.maskable)
-            weight = self.multipliers[site].update(caused.item(), progress)
-            ((kept + weight * caused) / (1 + weight)).backward()
-            self._note_need(site, kept.item(), caused.item())
-        self.optimizer.step()
-
-    def _gates(self, states: States, site: str, *, own: bool = False) -> HardConcrete:
-        """The gates that are drawn.
-
-        With `own`, those that are to be few: they close by the vote of their site alone, while every vote may be opened
-        by the sites that follow. Otherwise early votes close for late ones, and break their own margin.
-        """
-        gates = self.explainer.gates(states, site, own=own)
-        return gates.alive(self.method.explore) if self.method.explore else gates
-
-    def _schedule(self, progress: float) -> None:
-        """Learning rate: a short rise, then half a cosine. Reach and temperature: geometrically, first to last."""
-        far, (warm, cold) = self.method.reach[1], self.method.temperature
-        self.explainer.temperature = warm * (cold / warm) ** min(1.0, progress / self.method.anneal)
-        rise = min(1.0, progress * self.method.steps / 30 + 0.03)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.method.learning_rate * rise * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))
-        for probe in self.explainer.probes.children():
-            cast(Probe, probe).reach.fill_(self.near * (far / self.near) ** min(1.0, progress / self.controller.settle))
-
-    def _sparsity(self, log_open: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Float[Tensor, ""]:
-        """Mean over rows of the mean over a row's maskable tokens."""
-        cost = log_open if self.method.sparsity == "log" else log_open.exp()
-        return ((cost * maskable).sum(dim=1) / maskable.sum(dim=1).clamp(min=1)).mean()
-
-    @torch.no_grad()
-    def _critical(self, site: str) -> float:
-        """1 / KL(original || everything masked), within reason."""
-        batch = self.task.data["train"][: self.method.batch_size].trim()
-        shut = torch.zeros(batch.tokens.shape)
-        masked = self.task.predict(batch, self.explainer.edits(site, shut, batch.maskable))
-        return min(max(1 / max(divergence(self.task.predict(batch), masked).mean().item(), 1e-3), 0.1), 100.0)
-
-    def _draw_sites(self) -> list[str]:
-        """Sites of this step, without replacement."""
-        weights = torch.tensor([self.need[site] for site in self.explainer.sites])
-        count = min(self.method.sites_per_step, len(weights))
-        drawn = torch.multinomial(weights, count, generator=self.source)
-        return [self.explainer.sites[index] for index in drawn.tolist()]
-
-    def _note_need(self, site: str, kept: float, caused: float) -> None:
-        """After De Cao's code: a site whose mask is sparse and holds needs fewer steps."""
-        if self.method.site_sampling == "adaptive":
-            done = kept < 0.1 and caused <= self.method.margin
-            self.need[site] = 0.9 * self.need[site] + 0.1 * (0.1 if done else 1.0)

@@ -16,11 +16,12 @@ from torch.nn.functional import gelu, softplus
 
 from diffmask.answer import decision
 from diffmask.batch import Attribution, Batch
+from diffmask.clean import States, summary
 from diffmask.explainer import Explainer
 from diffmask.gates import HardConcrete
 from diffmask.hooks import Edit
 from diffmask.methods.amortised_answer import direction, numbers
-from diffmask.methods.amortised_student import States, Student, summary
+from diffmask.methods.amortised_student import Student
 from diffmask.methods.erasure import fill
 from diffmask.task import Task
 

@@ -49,11 +49,10 @@ def train_margins(method: "DiffMask", explainer: MarginsExplainer, task: Task, s
 
 
 def _ranking(method: "DiffMask") -> Amortised:
-    """The student that margins start from; it is asked for as many texts as the fit has rows to spend."""
+    """The student that margins start from; it learns from as many texts as the fit that follows."""
     baseline: Baseline = "mean" if method.baseline == "random" else method.baseline
-    texts = max(1, min(2000, 4 * method.steps))
     return Amortised(
-        budget=f"{texts} texts",
+        budget=f"{method.steps * method.batch_size} texts",
         sites=method.sites,
         baseline=baseline,
         held_out=64,

@@ -1,0 +1,172 @@
+"""Fitting masks from masked copies: what tokens add, seen from every site; then a threshold for every site."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.distributions import Distribution
+
+from diffmask.answer import divergence
+from diffmask.batch import Batch
+from diffmask.clean import CleanPass, clean_passes
+from diffmask.diagnostics import diagnose, report
+from diffmask.leaning import read_leanings
+from diffmask.methods.amortised import ask_all, split_off
+from diffmask.methods.amortised_answer import numbers, rebuilt
+from diffmask.methods.amortised_budget import Budget
+from diffmask.methods.amortised_copies import draw_kept
+from diffmask.methods.amortised_fit import Course, Fit, Schedule
+from diffmask.methods.amortised_student import Reading, Student, keep
+from diffmask.methods.diffmask_copies import KEEPS_ALL, CopiesExplainer, Layered
+from diffmask.methods.erasure import fill
+from diffmask.probe import site_statistics
+from diffmask.task import Task
+from diffmask.training import endless, generator, seeded, track
+
+if TYPE_CHECKING:
+    from diffmask.methods.diffmask import DiffMask
+
+
+def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
+    """Students that score every token 0, thresholds that keep all."""
+    sites = method.sites or task.sites
+    known = site_statistics(task, {task.sites[0], *sites}, method.statistics_rows)
+    with torch.no_grad():
+        features = numbers(task.predict(task.data["train"][:1].trim())).shape[1]
+    read = {site: (task.sites[0], site) if method.reads_first and site != task.sites[0] else (site,) for site in sites}
+    with seeded(seed, "diffmask"):
+        students = {
+            site: Student({name: known[name] for name in read[site]}, features, method.probe_width or 128)
+            for site in sites
+        }
+        baselines = method.start_baselines(task, sites, known)
+    passes = list(clean_passes(task, task.data["train"].spread(method.leaning_rows)))
+    leanings = read_leanings(passes, sites)
+    return CopiesExplainer(task, method.mask, Layered(students), leanings, baselines)
+
+
+def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, seed: int) -> None:
+    """Ask about masked copies, learn what tokens add, then set the thresholds where hard masks hold the margin."""
+    start, source = time.perf_counter(), generator(seed, "diffmask")
+    rows, held_out = split_off(task, method.held_out)
+    course = LayeredCopies(explainer, method.pairs, method.sites_per_step, source)
+    schedule = Schedule(
+        budget=Budget(texts=float(method.steps * method.batch_size)),
+        updates=method.updates,
+        replay=method.replay,
+        learning_rate=method.learning_rate,
+        patience=8,
+    )
+    asked = ask_all(course, held_out, method.batch_size)
+    fit = Fit(explainer.layered, course, schedule, asked, source, start)
+    fit.run(endless(rows, method.batch_size, source, method.length_pool))
+    drawn = torch.randperm(len(rows), generator=generator(seed, "settle"))[: method.settle_rows]
+    set_thresholds(explainer, rows[drawn], method.site_margins(explainer.sites))
+    explainer.diagnostics = diagnose(explainer, method.margin)
+    report(explainer.diagnostics, method.label)
+
+
+@dataclass(frozen=True)
+class LayeredLesson:
+    """A few texts of like length, and the answer's numbers for masked copies of them, masked at one place or more."""
+
+    reading: Reading
+    answer: Distribution
+    """To the whole text."""
+    kept: Mapping[str, Bool[Tensor, "row copy token"]]
+    """By the place that was masked."""
+    told: Mapping[str, Float[Tensor, "row copy feature"]]
+    empty: Mapping[str, Float[Tensor, "row feature"]]
+    """The answer's numbers with nothing kept."""
+
+
+@dataclass(frozen=True)
+class LayeredCopies(Course[Layered, LayeredLesson]):
+    """f(kept) = f(nothing) + sum of the kept tokens' scores, for every site's own scores."""
+
+    explainer: CopiesExplainer
+    pairs: int
+    """Masks drawn a text, each asked with its complement."""
+    places: int
+    """How many sites' states are masked in turn; inputs are masked at one place for all."""
+    source: torch.Generator
+
+    @torch.no_grad()
+    def ask(self, batch: Batch) -> LayeredLesson:
+        """One clean pass, and for every place a pass over all copies: nothing kept, then the masks."""
+        clean = CleanPass.over(self.explainer.task, batch)
+        kept, told, empty = {}, {}, {}
+        for site in self._drawn():
+            place = self.explainer.place(site)
+            kept[place] = draw_kept(batch.maskable, self.pairs, self.source)
+            found = self._answers(clean, site, torch.cat([torch.zeros_like(kept[place][:, :1]), kept[place]], dim=1))
+            empty[place], told[place] = found[:, 0], found[:, 1:]
+        reading = keep(clean.states, tuple({self.explainer.task.sites[0], *self.explainer.sites}), batch.present)
+        return LayeredLesson(reading, clean.answer, kept, told, empty)
+
+    def loss(self, student: Layered, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
+        """KL(the model's answer to a masked copy || the answer that a site's scores add up to), for all sites asked."""
+        states, present = lesson.reading.full()
+        found = []
+        for site in self.explainer.sites:
+            place = self.explainer.place(site)
+            if place in lesson.told:
+                kept = lesson.kept[place]
+                scores = student(states, present, site)
+                summed = lesson.empty[place][:, None] + kept.to(scores) @ scores
+                told, added = lesson.told[place].flatten(0, 1), summed.flatten(0, 1)
+                caused = divergence(rebuilt(lesson.answer, told), rebuilt(lesson.answer, added))
+                found.append(caused.unflatten(0, kept.shape[:2]))
+        return torch.cat(found, dim=1)
+
+    def _drawn(self) -> tuple[str, ...]:
+        sites = self.explainer.sites
+        if self.explainer.mask == "inputs":
+            return sites[:1]
+        order = torch.randperm(len(sites), generator=self.source)[: self.places]
+        return tuple(sites[index] for index in order.tolist())
+
+    def _answers(
+        self, clean: CleanPass, site: str, kept: Bool[Tensor, "row copy token"]
+    ) -> Float[Tensor, "row copy feature"]:
+        copies, place = kept.shape[1], self.explainer.place(site)
+        erased = (clean.rows.maskable[:, None] & ~kept).flatten(0, 1)
+        state = {place: clean.states[place].repeat_interleave(copies, dim=0)}
+        edit = {place: fill(erased, self.explainer.baseline(site))}
+        answer = self.explainer.task.resume(clean.rows.repeat(copies), state, edit)
+        return numbers(answer).unflatten(0, (len(clean.rows), copies))
+
+
+@torch.no_grad()
+def set_thresholds(
+    explainer: CopiesExplainer, rows: Batch, margins: Mapping[str, float], slack: float = 0.95, halvings: int = 6
+) -> None:
+    """For every site, first to last, the highest threshold with which hard masks hold a little less than its margin."""
+    parts = list(clean_passes(explainer.task, rows))
+    before = [part.rows.maskable for part in parts]
+    for index, site in enumerate(track(explainer.sites, "set the thresholds")):
+        needed = [explainer.needs(part, site) for part in parts]
+        every = torch.cat([need[part.rows.maskable] for need, part in zip(needed, parts, strict=True)])
+        low, high = 0.0, 1.0
+        for _ in range(halvings):
+            middle = (low + high) / 2
+            kept = [old & (need > every.quantile(middle)) for old, need in zip(before, needed, strict=True)]
+            held = _divergence(explainer, parts, site, kept) <= slack * margins[site]
+            low, high = (middle, high) if held else (low, middle)
+        threshold = every.quantile(low) if low else every.new_tensor(KEEPS_ALL)
+        explainer.thresholds[index] = threshold
+        if explainer.mask == "inputs":
+            before = [old & (need > threshold) for old, need in zip(before, needed, strict=True)]
+
+
+def _divergence(explainer: CopiesExplainer, parts: list[CleanPass], site: str, kept: list[Tensor]) -> float:
+    """Mean over rows of KL(original || hard mask), a mask for each part."""
+    caused = []
+    for part, mask in zip(parts, kept, strict=True):
+        edits = explainer.edits(site, mask.to(part.states[site].dtype), part.rows.maskable)
+        caused.append(divergence(part.answer, explainer.task.resume(part.rows, part.states, edits)))
+    return torch.cat(caused).mean().item()
