@@ -32,7 +32,7 @@ from diffmask.tasks.toy import CountingTask
 from support.tiny_models import tiny_model, word_pieces
 
 torch.set_num_threads(1)
-METHODS = ["gradient", {"name": "diffmask", "mask": "states", "steps": 3, "batch_size": 32}, "erasure"]
+METHODS = ["gradient", {"name": "diffmask", "by": "gates", "mask": "states", "steps": 3, "batch_size": 32}, "erasure"]
 
 
 def silent(text: str) -> None:
@@ -147,7 +147,7 @@ def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch:
     # A clock that only fits move: two seconds, and one for each step.
     monkeypatch.setattr("diffmask.benchmarking.rehearsal.timed", lambda work: 2.0 + work().recipe.steps)
     with pytest.warns(dm.FitWarning), rehearsal(task, "test", 0) as small:
-        assert fit_seconds(DiffMask(mask="states", steps=1000, batch_size=16), small) == 1002.0
+        assert fit_seconds(DiffMask(by="gates", mask="states", steps=1000, batch_size=16), small) == 1002.0
 
 
 def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:

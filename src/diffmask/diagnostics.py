@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.answer import agreement, average, divergence
+from diffmask.batch import Batch
 from diffmask.clean import CleanPass
 from diffmask.constraint import Multiplier
 from diffmask.errors import FitWarning
@@ -78,12 +79,18 @@ def _judge(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
 
 @torch.no_grad()
 def diagnose(
-    explainer: MaskExplainer, margin: float, multipliers: Mapping[str, Multiplier] | None = None, rows: int = 256
+    explainer: MaskExplainer,
+    margin: float,
+    multipliers: Mapping[str, Multiplier] | None = None,
+    held_out: Batch | None = None,
+    rows: int = 192,
 ) -> dict[str, Any]:
-    """Every site's diagnosis on held-out rows, as plain values."""
+    """Every site's diagnosis, as plain values, on some held-out rows: these, or validation rows."""
     task = explainer.task
-    held_out = task.data["valid" if "valid" in task.data else "train"].spread(rows).trim()
-    seen = _Seen(explainer, CleanPass.over(task, held_out))
+    some = (
+        held_out if held_out is not None and len(held_out) else task.data["valid" if "valid" in task.data else "train"]
+    )
+    seen = _Seen(explainer, CleanPass.over(task, some.spread(rows).trim()))
     found = {site: _diagnose_site(seen, site, margin, (multipliers or {}).get(site)) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from diffmask.clean import CleanPass, clean_passes
 from diffmask.errors import TaskError
 from diffmask.task import Task
 
@@ -24,13 +25,15 @@ class SiteStatistics:
 
 def site_statistics(task: Task, sites: Iterable[str], rows: int) -> dict[str, SiteStatistics]:
     """Statistics of the named sites over `rows` training rows, a few rows at a time."""
+    return statistics_of(clean_passes(task, task.data["train"].spread(rows), 128), sites)
+
+
+def statistics_of(passes: Iterable[CleanPass], sites: Iterable[str]) -> dict[str, SiteStatistics]:
+    """Statistics of the named sites over the rows of some passes."""
     moments = {site: _Moments() for site in sites}
-    known = task.data["train"].spread(rows)
-    for start in range(0, len(known), 128):
-        batch = known[start : start + 128].trim()
-        _, states = task.trace(batch)
+    for clean in passes:
         for site, moment in moments.items():
-            moment.add(states[site][batch.present])
+            moment.add(clean.states[site][clean.rows.present])
     return {site: moment.statistics() for site, moment in moments.items()}
 
 

@@ -50,13 +50,15 @@ class DiffMask(Method):
     sites_per_step: int = 2
     """How many sites, drawn at random, one clean pass serves; when copies of inputs are asked about, all."""
     settle_rows: int = 256
-    """Training rows on which, after the fit, hard masks are made to hold the margin; 0: they are left as learned."""
+    """Rows on which, after a fit, hard masks are made to hold the margin: every other validation row, so many at most.
+
+    Training rows, for gates; 0: left as learned. A model is surer of the rows it was trained on."""
     first_share: float = 0.05
     """Share of the margin that hard masks may use at the first site; it rises with the cube of the depth, to all of it.
 
     For inputs only: what an early site erases is erased for all that follow, though they know better."""
-    statistics_rows: int = 512
-    """Training rows that the sites' means and deviations are taken from."""
+    statistics_rows: int = 768
+    """Training rows that the sites' means and deviations, and what they tell of the answer, are taken from."""
 
     pairs: int = 4
     """Copies: masks drawn a text, each asked with its complement."""
@@ -66,8 +68,6 @@ class DiffMask(Method):
     """Copies: tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
     held_out: int = 64
     """Copies: texts that decide which weights are kept, from the validation rows."""
-    leaning_rows: int = 1024
-    """Copies: training rows from which it is read what each site knows of the answer."""
 
     sparsity: Literal["l0", "log"] = "l0"
     """Gates, as all that follows: what is made small.
@@ -111,7 +111,7 @@ class DiffMask(Method):
             raise RecipeError("diffmask: margin must not be negative; steps, sizes and counts are at least 1")
 
     def _counts(self) -> tuple[int, ...]:
-        copies = (self.pairs, self.updates, self.replay, self.held_out, self.leaning_rows)
+        copies = (self.pairs, self.updates, self.replay, self.held_out)
         return (self.steps, self.batch_size, self.sites_per_step, self.statistics_rows, *copies)
 
     @property

@@ -23,7 +23,7 @@ from diffmask.methods.amortised_fit import Course, Fit, Schedule
 from diffmask.methods.amortised_student import Reading, Student, keep
 from diffmask.methods.diffmask_copies import KEEPS_ALL, CopiesExplainer, Layered
 from diffmask.methods.erasure import fill
-from diffmask.probe import site_statistics
+from diffmask.probe import statistics_of
 from diffmask.task import Task
 from diffmask.training import endless, generator, seeded, track
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
     """Students that score every token 0, thresholds that keep all."""
     sites = method.sites or task.sites
-    known = site_statistics(task, {task.sites[0], *sites}, method.statistics_rows)
-    with torch.no_grad():
-        features = numbers(task.predict(task.data["train"][:1].trim())).shape[1]
+    passes = list(clean_passes(task, task.data["train"].spread(method.statistics_rows)))
+    known = statistics_of(passes, {task.sites[0], *sites})
+    features = numbers(passes[0].answer).shape[1]
     read = {site: (task.sites[0], site) if method.reads_first and site != task.sites[0] else (site,) for site in sites}
     with seeded(seed, "diffmask"):
         students = {
@@ -44,9 +44,7 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
             for site in sites
         }
         baselines = method.start_baselines(task, sites, known)
-    passes = list(clean_passes(task, task.data["train"].spread(method.leaning_rows)))
-    leanings = read_leanings(passes, sites)
-    return CopiesExplainer(task, method.mask, Layered(students), leanings, baselines)
+    return CopiesExplainer(task, method.mask, Layered(students), read_leanings(passes, sites), baselines)
 
 
 def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, seed: int) -> None:
@@ -59,14 +57,14 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
         updates=method.updates,
         replay=method.replay,
         learning_rate=method.learning_rate,
-        patience=8,
+        patience=Schedule.looks,
     )
     asked = ask_all(course, held_out, method.batch_size)
     fit = Fit(explainer.layered, course, schedule, asked, source, start)
     fit.run(endless(rows, method.batch_size, source, method.length_pool))
-    drawn = torch.randperm(len(rows), generator=generator(seed, "settle"))[: method.settle_rows]
-    set_thresholds(explainer, rows[drawn], method.site_margins(explainer.sites))
-    explainer.diagnostics = diagnose(explainer, method.margin)
+    _, others = split_off(task, len(rows))
+    set_thresholds(explainer, others[::2].spread(method.settle_rows), method.site_margins(explainer.sites))
+    explainer.diagnostics = diagnose(explainer, method.margin, held_out=others[1::2])
     report(explainer.diagnostics, method.label)
 
 
