@@ -65,7 +65,7 @@ class WordTraining:
     @one_thread()
     def run(self, task: Any, seed: int) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch."""
-        model, source = task.model, generator(seed, "word training")
+        model, valid, source = task.model, task.data["valid"], generator(seed, "word training")
         optimizer = self.optimizer(model)
         if self.short_first:
             for lesson in LESSONS:
@@ -74,8 +74,9 @@ class WordTraining:
         lowest, gained, kept = float("inf"), 0, deepcopy(model.state_dict())
         for epoch in track(range(self.epochs), "train the model"):
             self._epoch(task, task.data["train"], self.batch_size, optimizer, source)
-            scores.append(task.selection(task.data["valid"]))
-            loss = validation_loss(task, task.data["valid"])
+            logits = logits_by_length(task, valid)
+            scores.append(task.selection(logits, valid.target))
+            loss = float(cross_entropy(logits, valid.target))
             logger.debug("epoch %d: score %.4f and loss %.4f on validation rows", epoch + 1, scores[-1], loss)
             if scores[-1] == max(scores):
                 kept = deepcopy(model.state_dict())
