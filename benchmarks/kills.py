@@ -55,7 +55,8 @@ def killing(engine: str, experiment: Path, home: Path, kills: int, seed: int) ->
     start = time.monotonic()
     with cluster(engine, home / "slurm") as environment:
         command = [*command_for(experiment, folder), *OPTIONS[engine].split()]
-        killed = run_with_kills(command, folder, victims, seed, environment)
+        apart = len(artefacts(home / "alone" / "store")) // (kills + 2)
+        killed = run_with_kills(command, folder, victims, seed, environment, apart)
     return show(engine, killed, folder, home / "alone", time.monotonic() - start)
 
 

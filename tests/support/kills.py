@@ -43,14 +43,23 @@ class Killed:
 
 
 def run_with_kills(
-    command: Sequence[str], folder: Path, victims: Sequence[str], seed: int, environment: Mapping[str, str]
+    command: Sequence[str],
+    folder: Path,
+    victims: Sequence[str],
+    seed: int,
+    environment: Mapping[str, str],
+    apart: int = 0,
 ) -> Killed:
-    """Start the command, kill a worker at its work or the driver as often as asked, and let it come to its end."""
+    """Start the command, kill a worker at its work or the driver as often as asked, and let it come to its end.
+
+    `apart`: artefacts that are made between one kill and the next, so that there is something to lose.
+    """
     source, found, seen = random.Random(seed), Killed(), dict[str, bytes]()
     driver = _start(command, folder, environment, found)
     done: set[str] = set()
     try:
-        for victim in victims:
+        for number, victim in enumerate(victims):
+            _wait_for(number * apart, folder / "store", driver)
             process, work, token = _at_work(folder / "store" / "claims", driver, done)
             time.sleep(source.uniform(0, 0.5))
             done.add(token)
@@ -70,6 +79,12 @@ def run_with_kills(
     after = artefacts(folder / "store")
     found.lost = {name for name, content in seen.items() if after.get(name) != content}
     return found
+
+
+def _wait_for(number: int, store: Path, driver: subprocess.Popen[bytes]) -> None:
+    """Wait until so many artefacts are there."""
+    while driver.poll() is None and sum(1 for _ in store.glob("*/*/artefact.json")) < number:
+        time.sleep(0.1)
 
 
 def run_alone(experiment: Path, folder: Path) -> None:

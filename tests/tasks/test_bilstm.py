@@ -1,5 +1,7 @@
 """The BiLSTM with attention against torch's packed sequences, its published sizes, and its training."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from sklearn.metrics import f1_score, roc_auc_score
@@ -15,7 +17,7 @@ from diffmask.task import Task
 from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
 from diffmask.tasks.scoring import auroc, macro_f1
 from diffmask.tasks.word_recipes import BiLSTM
-from diffmask.tasks.word_training import batches_of_one_length
+from diffmask.tasks.word_training import Lesson, batches_of_one_length, shortest, validation_loss
 from diffmask.tasks.words import WordClassification, encode
 from diffmask.training import generator
 
@@ -105,13 +107,21 @@ def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> Non
     assert isinstance(task, Task) and task.mask_token == MASK
 
 
-def test_short_texts_come_first(task: WordClassification) -> None:
-    training = BiLSTM(data="babi-1").training
+def test_short_texts_are_the_shortest_of_all(task: WordClassification) -> None:
     rows = task.data["train"]
-    sizes = [len(training.lesson(rows, epoch)) for epoch in range(17)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < len(rows) / 3 and sizes[15] == len(rows)
-    assert int(training.lesson(rows, 0).present.sum(dim=1).max()) < int(rows.present.sum(dim=1).max())
+    few = shortest(rows, 0.2)
+    assert 0 < len(few) < len(rows) / 2
+    length = rows.present.sum(dim=1)
+    assert int((length <= few.present.sum(dim=1).max()).sum()) == len(few)
+    assert len(shortest(rows, 1.0)) == len(rows)
+
+
+def test_a_lesson_in_short_texts_ends_where_their_loss_was_lowest(task: WordClassification) -> None:
+    training = replace(SMALL.training, learning_rate=0.3, short_first=8, patience=8)
+    fresh, lesson = task.recipe.build(0), Lesson(share=0.5, smaller=4, waits=1)
+    losses = training.learn(lesson, fresh, training.optimizer(fresh.model), generator(0))
+    assert losses[-1] > min(losses)
+    assert validation_loss(fresh, shortest(fresh.data["valid"], 0.5)) == pytest.approx(min(losses))
 
 
 def test_every_row_is_seen_once_an_epoch() -> None:

@@ -30,13 +30,21 @@ class Reader(nn.Module):
         self, embedded: Float[Tensor, "row token size"], present: Mask
     ) -> tuple[States, Float[Tensor, "row width"]]:
         """The states at every token, and the last of each direction side by side."""
-        place, length = torch.arange(present.shape[1], device=present.device), present.sum(dim=1, keepdim=True)
-        turned = torch.where(place < length, length - 1 - place, place)[..., None]
+        length = present.sum(dim=1, keepdim=True)
         onward, _ = self.onward(embedded)
-        back, _ = self.back(embedded.gather(1, turned.expand_as(embedded)))
+        back, _ = self.back(turned(embedded, length))
         last = (length - 1)[..., None].expand(-1, 1, onward.shape[-1])
         ends = torch.cat([onward.gather(1, last), back.gather(1, last)], dim=-1).squeeze(1)
-        return torch.cat([onward, back.gather(1, turned.expand_as(back))], dim=-1), ends
+        return torch.cat([onward, turned(back, length)], dim=-1), ends
+
+
+def turned(states: States, length: Int[Tensor, "row 1"]) -> States:
+    """Each row from its own last token to its first, padding left where it is."""
+    if int(length.min()) == states.shape[1]:  # Rows of one length, as in training: the same, faster.
+        return states.flip(1)
+    place = torch.arange(states.shape[1], device=states.device)
+    order = torch.where(place < length, length - 1 - place, place)[..., None]
+    return states.gather(1, order.expand_as(states))
 
 
 class AttentionPooling(nn.Module):

@@ -35,7 +35,7 @@ class BiLSTM(TaskRecipe):
     patience: int | None = None
     """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
     short_first: int | None = None
-    """Passes over shorter texts only, before the first over all: what is learned there is learned cheaply."""
+    """At most so many passes over the shortest texts, and as many over the shorter half, before the first over all."""
 
     @property
     def preset(self) -> Preset:

@@ -18,9 +18,28 @@ from diffmask.training import generator, one_thread, track
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """Passes over the shortest texts, before those over all: what is learned there is learned cheaply."""
+
+    share: float
+    """Of the rows, the shortest."""
+    smaller: int
+    """Batches hold so many times fewer rows than those of all texts."""
+    waits: int
+    """Passes without a lower validation loss on such short texts, after which it ends, for each of the patience."""
+
+
+GAIN = 0.005
+"""Nats by which a validation loss is lower."""
+KNOWN = 0.02
+"""Nats of validation loss below which texts have no more to teach."""
+LESSONS = (Lesson(0.2, 4, 2), Lesson(0.5, 2, 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class WordTraining:
-    """Adam with AMSGrad and a little weight decay; the epoch best on the validation rows is kept."""
+    """Adam with a little weight decay; the epoch best on the validation rows is kept."""
 
     epochs: int
     """At most so many passes over the rows."""
@@ -29,52 +48,99 @@ class WordTraining:
     weight_decay: float = 1e-5
     """Not on the attention of a model of single texts, as published."""
     patience: int
-    """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
+    """Epochs without a better validation score or a lower loss after which training stops; a perfect score stops it.
+
+    Where a model finds no more than a rule of thumb for long, its score stands still while its loss falls.
+    """
     short_first: int = 0
-    """Passes over shorter texts only, before the first over all: what is learned there is learned cheaply."""
+    """At most so many passes over the shortest texts, and as many over the shorter half, before the first over all."""
+    amsgrad: bool = True
+    """Whether steps stay as small as the steepest gradient ever seen made them, as published.
+
+    The first steps of a model with many unused classes are steep: on texts of mostly masks it then hardly learns.
+    """
+    remembered: float = 0.999
+    """How much of its mean squared gradient Adam keeps from step to step."""
 
     @one_thread()
     def run(self, task: Any, seed: int) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch."""
-        model, source = task.model, generator(seed, "word training")
-        optimizer = torch.optim.Adam(self._groups(model), lr=self.learning_rate, amsgrad=True, fused=True)
+        model, valid, source = task.model, task.data["valid"], generator(seed, "word training")
+        optimizer = self.optimizer(model)
+        if self.short_first:
+            for lesson in LESSONS:
+                self.learn(lesson, task, optimizer, source)
         scores: list[float] = []
-        kept = deepcopy(model.state_dict())
-        for epoch in track(range(self.short_first + self.epochs), "train the model"):
-            self._epoch(task, self.lesson(task.data["train"], epoch), optimizer, source)
-            if epoch < self.short_first:
-                continue
-            scores.append(task.selection(task.data["valid"]))
-            logger.debug("epoch %d: score %.4f on validation rows", epoch + 1, scores[-1])
+        lowest, gained, kept = float("inf"), 0, deepcopy(model.state_dict())
+        for epoch in track(range(self.epochs), "train the model"):
+            self._epoch(task, task.data["train"], self.batch_size, optimizer, source)
+            logits = logits_by_length(task, valid)
+            scores.append(task.selection(logits, valid.target))
+            loss = float(cross_entropy(logits, valid.target))
+            logger.debug("epoch %d: score %.4f and loss %.4f on validation rows", epoch + 1, scores[-1], loss)
             if scores[-1] == max(scores):
                 kept = deepcopy(model.state_dict())
-            if max(scores) >= 1.0 or len(scores) - 1 - scores.index(max(scores)) >= self.patience:
+            if scores[-1] > max(scores[:-1], default=-1.0) or loss < lowest - GAIN:
+                gained, lowest = epoch, min(loss, lowest)
+            if max(scores) >= 1.0 or loss < KNOWN or epoch - gained >= self.patience:
                 break
         model.load_state_dict(kept)
         model.eval().requires_grad_(False)
         return scores
 
-    def lesson(self, data: Batch, epoch: int) -> Batch:
-        """The rows of an epoch: at first the shortest fifth, then two fifths, and so on, for fewer and fewer epochs."""
-        if epoch >= self.short_first:
-            return data
-        length = data.present.sum(dim=1)
-        # Of 15: six at one fifth, four at two, three at three and two at four.
-        share = (1 + sum(epoch >= self.short_first * part // 15 for part in (6, 10, 13))) / 5
-        return data[length <= length.float().quantile(share)]
+    def learn(
+        self, lesson: Lesson, task: Any, optimizer: torch.optim.Optimizer, source: torch.Generator
+    ) -> list[float]:
+        """Train on short texts until their validation loss falls no more, and go back to where it was lowest."""
+        rows, valid = (shortest(task.data[split], lesson.share) for split in ("train", "valid"))
+        losses: list[float] = []
+        kept = _states(task.model, optimizer)
+        for _ in range(self.short_first):
+            self._epoch(task, rows, max(self.batch_size // lesson.smaller, 1), optimizer, source)
+            losses.append(validation_loss(task, valid))
+            if losses[-1] == min(losses):
+                kept = _states(task.model, optimizer)
+            if losses[-1] < KNOWN or len(losses) - 1 - losses.index(min(losses)) >= lesson.waits * self.patience:
+                break
+        logger.debug("%d passes over the shortest %.0f %%: loss %.4f", len(losses), 100 * lesson.share, min(losses))
+        task.model.load_state_dict(kept[0])
+        optimizer.load_state_dict(kept[1])
+        return losses
 
-    def _epoch(self, task: Any, rows: Batch, optimizer: torch.optim.Optimizer, source: torch.Generator) -> None:
+    def _epoch(
+        self, task: Any, rows: Batch, size: int, optimizer: torch.optim.Optimizer, source: torch.Generator
+    ) -> None:
         task.model.train().requires_grad_(True)
-        for batch in batches_of_one_length(rows, self.batch_size, source):
+        for batch in batches_of_one_length(rows, size, source):
             optimizer.zero_grad()
             cross_entropy(task.logits(batch), batch.target).backward()
             optimizer.step()
         task.model.eval().requires_grad_(False)
 
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """Adam on all that the model learns."""
+        return torch.optim.Adam(
+            self._groups(model),
+            lr=self.learning_rate,
+            betas=(0.9, self.remembered),
+            amsgrad=self.amsgrad,
+            fused=True,
+        )
+
     def _groups(self, model: nn.Module) -> list[dict[str, Any]]:
         free = [value for name, value in model.named_parameters() if name.startswith("pooling.") and _single(model)]
         decayed = [value for value in model.parameters() if not any(value is other for other in free)]
         return [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
+
+
+def shortest(data: Batch, share: float) -> Batch:
+    """The rows no longer than that share of them."""
+    length = data.present.sum(dim=1)
+    return data[length <= length.float().quantile(share)]
+
+
+def _states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+    return deepcopy(model.state_dict()), deepcopy(optimizer.state_dict())
 
 
 def batches_of_one_length(data: Batch, size: int, source: torch.Generator) -> Iterator[Batch]:
@@ -109,6 +175,11 @@ def logits_by_length(task: Any, batch: Batch, size: int = 512) -> Float[Tensor, 
     cuts = _cuts(length[order].tolist(), size)
     parts = [task.logits(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
     return torch.cat(parts)[order.argsort()]
+
+
+def validation_loss(task: Any, batch: Batch) -> float:
+    """Cross-entropy of the classes, in nats."""
+    return float(cross_entropy(logits_by_length(task, batch), batch.target))
 
 
 def _single(model: nn.Module) -> bool:

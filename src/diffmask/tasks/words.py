@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from diffmask.answer import Scored
@@ -54,9 +54,9 @@ class WordClassification(Task):
         """Accuracy or macro-F1, as is usual for the data set."""
         return SCORES[self.recipe.preset.metric](logits_by_length(self, batch), batch.target)
 
-    def selection(self, batch: Batch) -> float:
+    def selection(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
         """The score that chooses the best epoch."""
-        return SCORES[self.recipe.preset.selection](logits_by_length(self, batch), batch.target)
+        return SCORES[self.recipe.preset.selection](logits, target)
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
