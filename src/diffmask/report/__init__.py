@@ -84,12 +84,14 @@ def share(scores: list[float]) -> list[float]:
     return [abs(score) / total if total else 0.0 for score in scores]
 
 
-def figure(value: float | str) -> str:
-    """A number for a table: four figures, or the word for one that is not finite.
+def figure(value: float | str | None) -> str:
+    """A number for a table: four figures, or the word for one that is not finite or not there.
 
-    >>> figure("inf"), figure(0.00031), figure(12.3456)
-    ('∞', '0.00031', '12.35')
+    >>> figure("inf"), figure(0.00031), figure(12.3456), figure(None)
+    ('∞', '0.00031', '12.35', '–')
     """
+    if value is None:
+        return "–"
     number = float(value)
     return "∞" if number == float("inf") else f"{number:.4g}"
 
