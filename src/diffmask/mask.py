@@ -1,6 +1,7 @@
 """An explainer that says, of every token and from every site, whether it may be erased: what DiffMask learns."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from diffmask.answer import divergence
 from diffmask.batch import Attribution, Batch
 from diffmask.clean import CleanPass
 from diffmask.explainer import Explainer
@@ -28,10 +30,6 @@ class MaskExplainer(Explainer):
     @abstractmethod
     def opened(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
         """P(token kept), seen from each of these sites."""
-
-    def voters(self, site: str) -> tuple[str, ...]:
-        """The sites that have a say in the mask seen from `site`: what was erased as an input stays erased."""
-        return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
 
     def expected(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
         """The mean of each gate."""
@@ -76,6 +74,15 @@ class MaskExplainer(Explainer):
         clean = CleanPass.over(self.task, batch)
         by_layer = self.opened(clean, self.sites)
         return clean.answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
+
+    @torch.no_grad()
+    def caused(self, passes: Sequence[CleanPass], site: str, kept: Sequence[Tensor]) -> float:
+        """Mean over rows of KL(original || masked), a mask seen from `site` for each pass."""
+        found = []
+        for clean, mask in zip(passes, kept, strict=True):
+            edits = self.edits(site, mask.to(clean.states[site].dtype), clean.rows.maskable)
+            found.append(divergence(clean.answer, self.task.resume(clean.rows, clean.states, edits)))
+        return torch.cat(found).mean().item()
 
     @torch.no_grad()
     def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:

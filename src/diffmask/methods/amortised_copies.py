@@ -9,6 +9,7 @@ from torch.distributions import Distribution
 
 from diffmask.answer import decision, divergence
 from diffmask.batch import Batch
+from diffmask.clean import CleanPass
 from diffmask.methods.amortised_answer import direction, numbers, rebuilt
 from diffmask.methods.amortised_fit import Course
 from diffmask.methods.amortised_student import Reading, Student, keep
@@ -53,17 +54,39 @@ class AddingUp(Course[Student, Copies]):
             towards = direction(answer, numbers(answer), decision(answer))
             scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
             kept = torch.cat([kept, draw_pointed(scores, batch.maskable, self.pointed, self.source)], dim=1)
-        asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
-        erased = (batch.maskable[:, None] & ~asked).flatten(0, 1)
-        copies = self.task.predict(batch.repeat(asked.shape[1]), {self.task.sites[0]: fill(erased, self.baseline)})
-        told = numbers(copies).unflatten(0, (len(batch), asked.shape[1]))
-        return Copies(keep(states, self.student.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
+        told, empty = told_of_copies(
+            self.task, CleanPass(batch, answer, states), self.task.sites[0], self.baseline, kept
+        )
+        return Copies(keep(states, self.student.sites, batch.present), answer, kept, told, empty)
 
     def loss(self, student: Student, lesson: Copies) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
-        found, told = sums(student, lesson).flatten(0, 1), lesson.told.flatten(0, 1)
-        caused = divergence(rebuilt(lesson.answer, told), rebuilt(lesson.answer, found))
-        return caused.unflatten(0, lesson.kept.shape[:2])
+        return misfit(lesson.answer, lesson.told, sums(student, lesson))
+
+
+def told_of_copies(
+    task: Task,
+    clean: CleanPass,
+    place: str,
+    baseline: Float[Tensor, " width"],
+    kept: Bool[Tensor, "row copy token"],
+) -> tuple[Float[Tensor, "row copy feature"], Float[Tensor, "row feature"]]:
+    """The answer's numbers for every masked copy, and with nothing kept, in one pass over all."""
+    asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
+    copies = asked.shape[1]
+    erased = (clean.rows.maskable[:, None] & ~asked).flatten(0, 1)
+    state = {place: clean.states[place].repeat_interleave(copies, dim=0)}
+    answer = task.resume(clean.rows.repeat(copies), state, {place: fill(erased, baseline)})
+    told = numbers(answer).unflatten(0, (len(clean.rows), copies))
+    return told[:, 1:], told[:, 0]
+
+
+def misfit(
+    answer: Distribution, told: Float[Tensor, "row copy feature"], found: Float[Tensor, "row copy feature"]
+) -> Float[Tensor, "row copy"]:
+    """KL(the answer told || the answer found), both as numbers."""
+    caused = divergence(rebuilt(answer, told.flatten(0, 1)), rebuilt(answer, found.flatten(0, 1)))
+    return caused.unflatten(0, told.shape[:2])
 
 
 def sums(student: Student, lesson: Copies) -> Float[Tensor, "row copy feature"]:

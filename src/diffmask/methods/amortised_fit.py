@@ -83,7 +83,7 @@ class Fit(Generic[Learner, Lesson]):
         """Until the budget is spent, or held-out texts say that it is enough; the best weights are kept."""
         best = self.steady.state_dict()
         self._look()
-        while not self._enough():
+        while not self.texts or not self._enough():  # a budget spent before the first text still buys one batch
             batch = next(batches)
             self.lessons.append(self.course.ask(batch))
             self._forget()

@@ -109,6 +109,8 @@ class DiffMask(Method):
     def __post_init__(self) -> None:
         if min((self.margin, *self.margins)) < 0 or min(self._counts()) < 1:
             raise RecipeError("diffmask: margin must not be negative; steps, sizes and counts are at least 1")
+        if self.by == "copies" and not self.margins and (self.settle_rows < 1 or self.learn_baseline):
+            raise RecipeError("diffmask: settle_rows=0 and learn_baseline ask for by='gates'; copies have no such way")
 
     def _counts(self) -> tuple[int, ...]:
         copies = (self.pairs, self.updates, self.replay, self.held_out)

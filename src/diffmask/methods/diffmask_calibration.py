@@ -50,29 +50,33 @@ def opened(explainer: MarginsExplainer, rows: Batch, size: int = 64) -> list[Ope
 
 
 @torch.no_grad()
-def calibrate(explainer: MarginsExplainer, rows: Batch, slack: float = 0.9, halvings: int = 7) -> None:
-    """Move each margin's threshold as high as hard masks hold `slack` of it, and no higher than a looser one's."""
+def calibrate(explainer: MarginsExplainer, rows: Batch, halvings: int = 7) -> None:
+    """Move each margin's threshold as high as hard masks hold it, and no higher than a looser one's.
+
+    Held is a margin that the mean divergence keeps to by its own standard error: few texts make most of a small mean.
+    """
     parts = opened(explainer, rows)
     highest = torch.inf
     for index in reversed(range(len(explainer.margins))):
-        found = _highest(parts, index, slack * explainer.margins[index], halvings)
+        found = _highest(parts, index, explainer.margins[index], halvings)
         highest = min(highest, found)
         explainer.thresholds.shift[index] += highest
 
 
 def _highest(parts: Sequence[Opened], margin: int, allowed: float, halvings: int) -> float:
-    """The largest shift, by bisection, with a mean divergence within what is allowed."""
+    """The largest shift, by bisection, with a mean divergence safely within what is allowed."""
     heights = torch.cat([part.logits[:, margin][part.rows.maskable] for part in parts])
     low, high = heights.min().item() - 1e-3, heights.max().item()
     for _ in range(halvings):
         middle = (low + high) / 2
-        low, high = (middle, high) if _divergence(parts, margin, middle) <= allowed else (low, middle)
+        caused = _divergences(parts, margin, middle)
+        error = caused.std(correction=0) / len(caused) ** 0.5
+        low, high = (middle, high) if caused.mean() + error <= allowed else (low, middle)
     return low
 
 
-def _divergence(parts: Sequence[Opened], margin: int, shift: float = 0.0) -> float:
-    caused = [divergence(part.answer, part.masked(margin, shift)) for part in parts]
-    return torch.cat(caused).mean().item()
+def _divergences(parts: Sequence[Opened], margin: int, shift: float = 0.0) -> Float[Tensor, " row"]:
+    return torch.cat([divergence(part.answer, part.masked(margin, shift)) for part in parts])
 
 
 @torch.no_grad()
@@ -81,7 +85,7 @@ def diagnose(explainer: MarginsExplainer, rows: Batch, multipliers: Sequence[Mul
     parts = opened(explainer, rows)
     found = {}
     for index, name in enumerate(explainer.names):
-        margin, caused = explainer.margins[index], _divergence(parts, index)
+        margin, caused = explainer.margins[index], _divergences(parts, index).mean().item()
         same = torch.cat([agreement(part.answer, part.masked(index)) for part in parts])
         kept = torch.cat([part.kept(index)[part.rows.maskable] for part in parts]).float()
         tighter = torch.cat([part.kept(max(index - 1, 0))[part.rows.maskable] for part in parts]).float()

@@ -10,19 +10,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from diffmask.answer import divergence
 from diffmask.batch import Batch
 from diffmask.clean import CleanPass, clean_passes
 from diffmask.diagnostics import diagnose, report
 from diffmask.leaning import read_leanings
 from diffmask.methods.amortised import ask_all, split_off
-from diffmask.methods.amortised_answer import numbers, rebuilt
+from diffmask.methods.amortised_answer import numbers
 from diffmask.methods.amortised_budget import Budget
-from diffmask.methods.amortised_copies import draw_kept
+from diffmask.methods.amortised_copies import draw_kept, misfit, told_of_copies
 from diffmask.methods.amortised_fit import Course, Fit, Schedule
 from diffmask.methods.amortised_student import Reading, Student, keep
 from diffmask.methods.diffmask_copies import KEEPS_ALL, CopiesExplainer, Layered
-from diffmask.methods.erasure import fill
 from diffmask.probe import statistics_of
 from diffmask.task import Task
 from diffmask.training import endless, generator, seeded, track
@@ -101,9 +99,11 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         for site in self._drawn():
             place = self.explainer.place(site)
             kept[place] = draw_kept(batch.maskable, self.pairs, self.source)
-            found = self._answers(clean, site, torch.cat([torch.zeros_like(kept[place][:, :1]), kept[place]], dim=1))
-            empty[place], told[place] = found[:, 0], found[:, 1:]
-        reading = keep(clean.states, tuple({self.explainer.task.sites[0], *self.explainer.sites}), batch.present)
+            baseline = self.explainer.baseline(site)
+            told[place], empty[place] = told_of_copies(self.explainer.task, clean, place, baseline, kept[place])
+        reading = keep(
+            clean.states, tuple(dict.fromkeys((self.explainer.task.sites[0], *self.explainer.sites))), batch.present
+        )
         return LayeredLesson(reading, clean.answer, kept, told, empty)
 
     def loss(self, student: Layered, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
@@ -116,9 +116,7 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
                 kept = lesson.kept[place]
                 scores = student(states, present, site)
                 summed = lesson.empty[place][:, None] + kept.to(scores) @ scores
-                told, added = lesson.told[place].flatten(0, 1), summed.flatten(0, 1)
-                caused = divergence(rebuilt(lesson.answer, told), rebuilt(lesson.answer, added))
-                found.append(caused.unflatten(0, kept.shape[:2]))
+                found.append(misfit(lesson.answer, lesson.told[place], summed))
         return torch.cat(found, dim=1)
 
     def _drawn(self) -> tuple[str, ...]:
@@ -127,16 +125,6 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
             return sites[:1]
         order = torch.randperm(len(sites), generator=self.source)[: self.places]
         return tuple(sites[index] for index in order.tolist())
-
-    def _answers(
-        self, clean: CleanPass, site: str, kept: Bool[Tensor, "row copy token"]
-    ) -> Float[Tensor, "row copy feature"]:
-        copies, place = kept.shape[1], self.explainer.place(site)
-        erased = (clean.rows.maskable[:, None] & ~kept).flatten(0, 1)
-        state = {place: clean.states[place].repeat_interleave(copies, dim=0)}
-        edit = {place: fill(erased, self.explainer.baseline(site))}
-        answer = self.explainer.task.resume(clean.rows.repeat(copies), state, edit)
-        return numbers(answer).unflatten(0, (len(clean.rows), copies))
 
 
 @torch.no_grad()
@@ -153,18 +141,9 @@ def set_thresholds(
         for _ in range(halvings):
             middle = (low + high) / 2
             kept = [old & (need > every.quantile(middle)) for old, need in zip(before, needed, strict=True)]
-            held = _divergence(explainer, parts, site, kept) <= slack * margins[site]
+            held = explainer.caused(parts, site, kept) <= slack * margins[site]
             low, high = (middle, high) if held else (low, middle)
         threshold = every.quantile(low) if low else every.new_tensor(KEEPS_ALL)
         explainer.thresholds[index] = threshold
         if explainer.mask == "inputs":
             before = [old & (need > threshold) for old, need in zip(before, needed, strict=True)]
-
-
-def _divergence(explainer: CopiesExplainer, parts: list[CleanPass], site: str, kept: list[Tensor]) -> float:
-    """Mean over rows of KL(original || hard mask), a mask for each part."""
-    caused = []
-    for part, mask in zip(parts, kept, strict=True):
-        edits = explainer.edits(site, mask.to(part.states[site].dtype), part.rows.maskable)
-        caused.append(divergence(part.answer, explainer.task.resume(part.rows, part.states, edits)))
-    return torch.cat(caused).mean().item()

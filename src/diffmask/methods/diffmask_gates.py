@@ -35,6 +35,10 @@ class GatedExplainer(MaskExplainer):
         """The network that votes at a site."""
         return cast(Probe, self.probes[self.sites.index(site)])
 
+    def voters(self, site: str) -> tuple[str, ...]:
+        """The sites that have a say in the mask seen from `site`: what was erased as an input stays erased."""
+        return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
+
     def votes(self, clean: CleanPass, site: str) -> HardConcrete:
         """What this site's probe says of every token."""
         state = clean.states[site]

@@ -8,12 +8,9 @@ bisection on training rows, puts that right; which tokens are needed more than o
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from diffmask.answer import divergence
 from diffmask.batch import Batch
-from diffmask.clean import CleanPass, clean_passes
+from diffmask.clean import clean_passes
 from diffmask.methods.diffmask_gates import GatedExplainer
 from diffmask.training import track
 
@@ -30,17 +27,8 @@ def settle(explainer: GatedExplainer, rows: Batch, margins: Mapping[str, float],
         low, high = shift - FARTHEST, shift + FARTHEST
         for _ in range(halvings):
             shift.copy_((low + high) / 2)
-            if _divergence(explainer, parts, site) > held:
+            if explainer.caused(parts, site, [explainer.hard(part, site) for part in parts]) > held:
                 low = shift.clone()
             else:
                 high = shift.clone()
         shift.copy_(high)
-
-
-def _divergence(explainer: GatedExplainer, parts: list[CleanPass], site: str) -> float:
-    """Mean over rows of KL(original || hard mask)."""
-    caused: list[Float[Tensor, " row"]] = []
-    for clean in parts:
-        edits = explainer.edits(site, explainer.hard(clean, site), clean.rows.maskable)
-        caused.append(divergence(clean.answer, explainer.task.resume(clean.rows, clean.states, edits)))
-    return torch.cat(caused).mean().item()
