@@ -74,22 +74,6 @@ def _(answer: Any) -> Tensor:
     return decision(answer.base_dist)
 
 
-def sharpened(answer: Distribution, power: float = 4.0) -> Float[Tensor, "row number"]:
-    """What `tendency` would be of a more certain answer: the odds of every outcome raised to a power.
-
-    >>> sharpened(Categorical(probs=torch.tensor([[0.75, 0.25]])), power=2.0)
-    tensor([[0.9000, 0.1000]])
-    """
-    if isinstance(answer, Categorical):
-        return (power * answer.logits).softmax(dim=-1)
-    found = tendency(answer)
-    return torch.sigmoid(power * torch.logit(found)) if _is_binary(answer) else found
-
-
-def _is_binary(answer: Any) -> bool:
-    return isinstance(answer, Bernoulli) or (isinstance(answer, Independent) and _is_binary(answer.base_dist))
-
-
 @singledispatch
 def log_odds(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row *event"]:
     """How far the answer leans towards an outcome, in nats, without the ceiling that a log-probability has."""

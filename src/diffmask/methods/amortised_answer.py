@@ -12,6 +12,8 @@ from diffmask.answer import logits
 from diffmask.errors import TaskError
 
 Numbers = Float[Tensor, "row feature"]
+LEAST = 0.01
+"""The least probability that an outcome has in what a linear function tells of an answer."""
 
 
 def numbers(answer: Distribution) -> Numbers:
@@ -80,39 +82,21 @@ def _(answer: Any, empty: Numbers, outcome: Tensor) -> Numbers:
 
 
 @singledispatch
-def need(
-    answer: Distribution, added: Float[Tensor, "row token feature"], belief: Numbers
-) -> Float[Tensor, "row token"]:
-    """How much each token speaks for what may be answered: its log-odds for each outcome, where it speaks for it.
-
-    `belief` is how likely each outcome is. A token that only speaks against what is all but certain is not needed;
-    while nothing is certain, every token that speaks is.
-    """
-    raise TaskError(f"{type(answer).__name__} answers have no outcomes to weigh; register them with need.register")
+def told_by(answer: Distribution, tends: Numbers) -> Numbers:
+    """The numbers of an answer that goes the way `diffmask.answer.tendency` tells, as far as that can be known."""
+    return tends
 
 
-@need.register
-def _(answer: Bernoulli, added: Tensor, belief: Tensor) -> Tensor:
-    likely = belief.clamp(0, 1)[:, None]
-    return (likely * added.relu() + (1 - likely) * (-added).relu()).sum(dim=-1)
+@told_by.register
+def _(answer: Bernoulli, tends: Numbers) -> Numbers:
+    return torch.logit(tends, eps=LEAST)
 
 
-@need.register
-def _(answer: Categorical, added: Tensor, belief: Tensor) -> Tensor:
-    likely = belief.clamp(1e-4, 1)
-    likely = likely / likely.sum(dim=1, keepdim=True)
-    # Of each class, how likely every other is if it is not that one.
-    others = likely[:, None] * (1 - torch.eye(likely.shape[1]).to(likely))
-    others = others / others.sum(dim=2, keepdim=True)
-    return ((added - added @ others.mT).relu() * likely[:, None]).sum(dim=-1)
+@told_by.register
+def _(answer: Categorical, tends: Numbers) -> Numbers:
+    return tends.clamp(min=LEAST).log()
 
 
-@need.register
-def _(answer: Normal, added: Tensor, belief: Tensor) -> Tensor:
-    # A number that is predicted changes with every token that adds to it, either way.
-    return added.abs().sum(dim=-1)
-
-
-@need.register(Independent)
-def _(answer: Any, added: Tensor, belief: Tensor) -> Tensor:
-    return need(answer.base_dist, added, belief)
+@told_by.register(Independent)
+def _(answer: Any, tends: Numbers) -> Numbers:
+    return told_by(answer.base_dist, tends)

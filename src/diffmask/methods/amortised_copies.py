@@ -54,10 +54,10 @@ class AddingUp(Course[Student, Copies]):
             towards = direction(answer, numbers(answer), decision(answer))
             scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
             kept = torch.cat([kept, draw_pointed(scores, batch.maskable, self.pointed, self.source)], dim=1)
-        told, empty = told_of_copies(
-            self.task, CleanPass(batch, answer, states), self.task.sites[0], self.baseline, kept
-        )
-        return Copies(keep(states, self.student.sites, batch.present), answer, kept, told, empty)
+        asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
+        clean = CleanPass(batch, answer, states)
+        told = told_of_copies(self.task, clean, self.task.sites[0], self.baseline, asked)
+        return Copies(keep(states, self.student.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
 
     def loss(self, student: Student, lesson: Copies) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
@@ -70,15 +70,13 @@ def told_of_copies(
     place: str,
     baseline: Float[Tensor, " width"],
     kept: Bool[Tensor, "row copy token"],
-) -> tuple[Float[Tensor, "row copy feature"], Float[Tensor, "row feature"]]:
-    """The answer's numbers for every masked copy, and with nothing kept, in one pass over all."""
-    asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
-    copies = asked.shape[1]
-    erased = (clean.rows.maskable[:, None] & ~asked).flatten(0, 1)
+) -> Float[Tensor, "row copy feature"]:
+    """The answer's numbers for every masked copy, in one pass over all."""
+    copies = kept.shape[1]
+    erased = (clean.rows.maskable[:, None] & ~kept).flatten(0, 1)
     state = {place: clean.states[place].repeat_interleave(copies, dim=0)}
     answer = task.resume(clean.rows.repeat(copies), state, {place: fill(erased, baseline)})
-    told = numbers(answer).unflatten(0, (len(clean.rows), copies))
-    return told[:, 1:], told[:, 0]
+    return numbers(answer).unflatten(0, (len(clean.rows), copies))
 
 
 def misfit(

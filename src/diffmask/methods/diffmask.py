@@ -34,13 +34,20 @@ class DiffMask(Method):
     sites: tuple[str, ...] = ()
     """The sites to probe, in order; all of the task's where none is named."""
     reads: Literal["both", "state", "auto"] = "auto"
-    """What a site's network reads: [h0; hk], or hk alone; by default both for inputs, hk for states."""
+    """What a site's network reads: the first state beside its own, or its own alone; by default both for inputs.
+
+    Copies that read both read the state before it, too: a model's last states may tell little of their tokens."""
     probe_width: int | None = None
-    """Units of its hidden layer; 128, and for gates a quarter of the state's width, where none is given."""
+    """Units of its hidden layer; 64, and for gates a quarter of the state's width, where none is given."""
     baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
     """What an erased state is replaced by, or starts from where it is learned.
 
     By default the mask token's for inputs, where the vocabulary has one, and the mean state otherwise."""
+    learn_baseline: bool = False
+    """Whether the baseline is learned, from `baseline` on, as in the paper.
+
+    Copies: first, as what disturbs the answer least in place of tokens drawn at random. Gates: during the fit, where it
+    may learn to imitate what it replaces."""
     learning_rate: float = 1e-3
     steps: int = 64
     """Batches of training texts that the fit learns from; gates want some hundreds."""
@@ -53,8 +60,8 @@ class DiffMask(Method):
     """Rows on which, after a fit, hard masks are made to hold the margin: every other validation row, so many at most.
 
     Training rows, for gates; 0: left as learned. A model is surer of the rows it was trained on."""
-    first_share: float = 0.05
-    """Share of the margin that hard masks may use at the first site; it rises with the cube of the depth, to all of it.
+    first_share: float = 0.3
+    """Share of the margin that hard masks may use at the first site; it rises with the depth, to all of it.
 
     For inputs only: what an early site erases is erased for all that follow, though they know better."""
     statistics_rows: int = 768
@@ -62,7 +69,7 @@ class DiffMask(Method):
 
     pairs: int = 4
     """Copies: masks drawn a text, each asked with its complement."""
-    updates: int = 4
+    updates: int = 8
     """Copies: steps of the optimiser for each batch of texts."""
     replay: int = 60_000
     """Copies: tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
@@ -78,8 +85,6 @@ class DiffMask(Method):
 
     In a few dimensions, as on the toy task, they must bend within the cloud of states to tell its parts apart (3); in
     hundreds a random direction tells them apart already, and steep units learn the training rows by heart."""
-    learn_baseline: bool = False
-    """Whether the baseline moves during the fit: it may then learn to imitate what it replaces."""
     temperature: tuple[float, float] = (1.0, 0.5)
     """Temperature of the gates at the start of a fit and at its end.
 
@@ -109,8 +114,8 @@ class DiffMask(Method):
     def __post_init__(self) -> None:
         if min((self.margin, *self.margins)) < 0 or min(self._counts()) < 1:
             raise RecipeError("diffmask: margin must not be negative; steps, sizes and counts are at least 1")
-        if self.by == "copies" and not self.margins and (self.settle_rows < 1 or self.learn_baseline):
-            raise RecipeError("diffmask: settle_rows=0 and learn_baseline ask for by='gates'; copies have no such way")
+        if self.by == "copies" and not self.margins and self.settle_rows < 1:
+            raise RecipeError("diffmask: settle_rows=0 asks for by='gates'; copies without thresholds mask nothing")
 
     def _counts(self) -> tuple[int, ...]:
         copies = (self.pairs, self.updates, self.replay, self.held_out)
@@ -149,7 +154,7 @@ class DiffMask(Method):
         """What each site's hard masks may use of the margin."""
         first = self.first_share if self.mask == "inputs" else 1.0
         depth = torch.linspace(0, 1, len(sites)).tolist() if len(sites) > 1 else [1.0]
-        return {site: self.margin * (first + (1 - first) * part**3) for site, part in zip(sites, depth, strict=True)}
+        return {site: self.margin * (first + (1 - first) * part) for site, part in zip(sites, depth, strict=True)}
 
     def start_baselines(
         self, task: Task, sites: tuple[str, ...], known: Mapping[str, SiteStatistics]

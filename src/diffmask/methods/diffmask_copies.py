@@ -1,9 +1,9 @@
 """Masks from what tokens add: a student for every site, which learns from the model's answers to masked copies.
 
-A token is needed as far as it speaks for what the model may be about to answer: "dreadful" is needed for a bad review
-and in the way of a good one. How much a token adds to each answer is learned as FastSHAP does (Jethani et al. 2022),
-from sets of tokens drawn at random; what the answer may turn out to be, seen from a site, is read off that site's own
-states. No gradient passes through a gate, and none through the model.
+What the answer loses with each token is learned as FastSHAP does (Jethani et al. 2022), from sets of tokens drawn at
+random; what the answer may turn out to be, seen from a site, is read off that site's own states. From both follows in
+which order tokens can go, and how far the answer will have moved by then: "dreadful" is needed for a bad review and in
+the way of a good one. No gradient passes through a gate, and none through the model.
 """
 
 from typing import Literal, cast
@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffmask.answer import sharpened
 from diffmask.clean import CleanPass, States
 from diffmask.leaning import Leaning
 from diffmask.mask import MaskExplainer
-from diffmask.methods.amortised_answer import need
+from diffmask.methods.amortised_answer import Numbers, numbers, told_by
 from diffmask.methods.amortised_student import Student
+from diffmask.methods.diffmask_elimination import elimination
 from diffmask.task import Task
 
 KEEPS_ALL = -1.0
@@ -31,9 +31,10 @@ class Layered(nn.Module):
         super().__init__()
         self.sites = tuple(students)
         self.students = nn.ModuleList(students.values())
+        self.reads = tuple(dict.fromkeys(name for student in students.values() for name in student.sites))
 
     def forward(self, states: States, present: Tensor, site: str) -> Float[Tensor, "row token feature"]:
-        """What each token adds to each of the answer's numbers, as far as a site can know."""
+        """What each of the answer's numbers loses with each token, as far as a site can know."""
         return cast(Student, self.students[self.sites.index(site)])(states, present)
 
 
@@ -57,27 +58,31 @@ class CopiesExplainer(MaskExplainer):
             "thresholds", torch.full((len(layered.sites),), KEEPS_ALL).to(leanings[layered.sites[0]].bias)
         )
 
-    def needs(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
-        """By how many nats of log-odds each token speaks for what may be answered, as far as this site can know."""
-        added = self.layered(clean.states, clean.rows.present, site)
-        return need(clean.answer, added, self._belief(clean, site))
+    def needs(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+        """How far the answer will have moved, in nats, when each token goes, as far as each of these sites can know."""
+        lost = torch.cat([self.layered(clean.states, clean.rows.present, site) for site in sites])
+        start = torch.cat([self._expected_numbers(clean, site) for site in sites])
+        needed = elimination(clean.answer, start, lost, clean.rows.maskable.repeat(len(sites), 1))
+        return needed.unflatten(0, (len(sites), len(clean.rows))).transpose(0, 1)
 
     def opened(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
         """What was dropped as an input is dropped for good: a later site can only lower the probability."""
         last = max(map(self.sites.index, sites))
         asked = sites if self.mask == "states" else self.sites[: last + 1]
-        votes = torch.stack([self._vote(clean, site) for site in asked], dim=1)
+        votes = self._votes(clean, asked)
         if self.mask == "states":
             return votes
         return votes.cummin(dim=1).values[:, [self.sites.index(site) for site in sites]]
 
-    def _vote(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
-        threshold = self.thresholds[self.sites.index(site)]
-        needed = self.needs(clean, site)
-        return torch.where(threshold < 0, 1.0, needed / (needed + threshold.clamp(min=1e-9)))
+    def _votes(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+        threshold = self.thresholds[[self.sites.index(site) for site in sites]][None, :, None]
+        needed = self.needs(clean, sites)
+        held = needed / (needed + threshold.clamp(min=1e-9))
+        return torch.where((threshold < 0) | needed.isinf(), 1.0, held)
 
-    def _belief(self, clean: CleanPass, site: str) -> Float[Tensor, "row number"]:
-        """What the model may be about to answer; at its last site, what it does answer, and more surely."""
+    def _expected_numbers(self, clean: CleanPass, site: str) -> Numbers:
+        """What the model may be about to answer; at its last site, what it does answer."""
         if site == self.task.sites[-1]:
-            return sharpened(clean.answer)
-        return cast(Leaning, self.leanings[self.sites.index(site)])(clean.states[site], clean.rows.present)
+            return numbers(clean.answer)
+        leaning = cast(Leaning, self.leanings[self.sites.index(site)])
+        return told_by(clean.answer, leaning(clean.states[site], clean.rows.present))

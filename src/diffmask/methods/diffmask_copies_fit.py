@@ -20,6 +20,7 @@ from diffmask.methods.amortised_budget import Budget
 from diffmask.methods.amortised_copies import draw_kept, misfit, told_of_copies
 from diffmask.methods.amortised_fit import Course, Fit, Schedule
 from diffmask.methods.amortised_student import Reading, Student, keep
+from diffmask.methods.diffmask_baseline import learn_baselines
 from diffmask.methods.diffmask_copies import KEEPS_ALL, CopiesExplainer, Layered
 from diffmask.probe import statistics_of
 from diffmask.task import Task
@@ -33,22 +34,37 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
     """Students that score every token 0, thresholds that keep all."""
     sites = method.sites or task.sites
     passes = list(clean_passes(task, task.data["train"].spread(method.statistics_rows)))
-    known = statistics_of(passes, {task.sites[0], *sites})
+    read = {site: sites_read(task.sites, site) if method.reads_first else (site,) for site in sites}
+    known = statistics_of(passes, {task.sites[0], *sites}.union(*read.values()))
     features = numbers(passes[0].answer).shape[1]
-    read = {site: (task.sites[0], site) if method.reads_first and site != task.sites[0] else (site,) for site in sites}
     with seeded(seed, "diffmask"):
         students = {
-            site: Student({name: known[name] for name in read[site]}, features, method.probe_width or 128)
+            site: Student({name: known[name] for name in read[site]}, features, method.probe_width or 64)
             for site in sites
         }
         baselines = method.start_baselines(task, sites, known)
     return CopiesExplainer(task, method.mask, Layered(students), read_leanings(passes, sites), baselines)
 
 
+def sites_read(sites: tuple[str, ...], site: str) -> tuple[str, ...]:
+    """The first site, the one before it, and itself.
+
+    >>> sites_read(("embedding", "1", "2", "3"), "3")
+    ('embedding', '2', '3')
+    >>> sites_read(("embedding", "1", "2", "3"), "1")
+    ('embedding', '1')
+    """
+    place = sites.index(site)
+    return tuple(dict.fromkeys((sites[0], sites[max(place - 1, 0)], site)))
+
+
 def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, seed: int) -> None:
     """Ask about masked copies, learn what tokens add, then set the thresholds where hard masks hold the margin."""
     start, source = time.perf_counter(), generator(seed, "diffmask")
     rows, held_out = split_off(task, method.held_out)
+    batches = endless(rows, method.batch_size, source, method.length_pool)
+    if method.learn_baseline:
+        learn_baselines(explainer, batches, method.steps, source)
     course = LayeredCopies(explainer, method.pairs, method.sites_per_step, source)
     schedule = Schedule(
         budget=Budget(texts=float(method.steps * method.batch_size)),
@@ -59,7 +75,7 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
     )
     asked = ask_all(course, held_out, method.batch_size)
     fit = Fit(explainer.layered, course, schedule, asked, source, start)
-    fit.run(endless(rows, method.batch_size, source, method.length_pool))
+    fit.run(batches)
     _, others = split_off(task, len(rows))
     set_thresholds(explainer, others[::2].spread(method.settle_rows), method.site_margins(explainer.sites))
     explainer.diagnostics = diagnose(explainer, method.margin, held_out=others[1::2])
@@ -73,16 +89,18 @@ class LayeredLesson:
     reading: Reading
     answer: Distribution
     """To the whole text."""
+    maskable: Bool[Tensor, "row token"]
     kept: Mapping[str, Bool[Tensor, "row copy token"]]
     """By the place that was masked."""
     told: Mapping[str, Float[Tensor, "row copy feature"]]
-    empty: Mapping[str, Float[Tensor, "row feature"]]
-    """The answer's numbers with nothing kept."""
 
 
 @dataclass(frozen=True)
 class LayeredCopies(Course[Layered, LayeredLesson]):
-    """f(kept) = f(nothing) + sum of the kept tokens' scores, for every site's own scores."""
+    """f(kept) = f(all) - sum of the erased tokens' scores, for every site's own scores.
+
+    Masks start from the whole text, and so do these sums: from nothing, they are least exact where most is kept.
+    """
 
     explainer: CopiesExplainer
     pairs: int
@@ -93,18 +111,16 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
 
     @torch.no_grad()
     def ask(self, batch: Batch) -> LayeredLesson:
-        """One clean pass, and for every place a pass over all copies: nothing kept, then the masks."""
+        """One clean pass, and for every place a pass over all copies."""
         clean = CleanPass.over(self.explainer.task, batch)
-        kept, told, empty = {}, {}, {}
+        kept, told = {}, {}
         for site in self._drawn():
             place = self.explainer.place(site)
             kept[place] = draw_kept(batch.maskable, self.pairs, self.source)
             baseline = self.explainer.baseline(site)
-            told[place], empty[place] = told_of_copies(self.explainer.task, clean, place, baseline, kept[place])
-        reading = keep(
-            clean.states, tuple(dict.fromkeys((self.explainer.task.sites[0], *self.explainer.sites))), batch.present
-        )
-        return LayeredLesson(reading, clean.answer, kept, told, empty)
+            told[place] = told_of_copies(self.explainer.task, clean, place, baseline, kept[place])
+        reading = keep(clean.states, self.explainer.layered.reads, batch.present)
+        return LayeredLesson(reading, clean.answer, batch.maskable, kept, told)
 
     def loss(self, student: Layered, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that a site's scores add up to), for all sites asked."""
@@ -113,10 +129,10 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         for site in self.explainer.sites:
             place = self.explainer.place(site)
             if place in lesson.told:
-                kept = lesson.kept[place]
-                scores = student(states, present, site)
-                summed = lesson.empty[place][:, None] + kept.to(scores) @ scores
-                found.append(misfit(lesson.answer, lesson.told[place], summed))
+                lost = student(states, present, site)
+                erased = lesson.maskable[:, None] & ~lesson.kept[place]
+                remaining = numbers(lesson.answer)[:, None] - erased.to(lost) @ lost
+                found.append(misfit(lesson.answer, lesson.told[place], remaining))
         return torch.cat(found, dim=1)
 
     def _drawn(self) -> tuple[str, ...]:
@@ -127,23 +143,59 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         return tuple(sites[index] for index in order.tolist())
 
 
+LEVELS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)
+"""Shares of tokens to try to erase, most first: what masks cause need not grow with what they erase."""
+
+
 @torch.no_grad()
-def set_thresholds(
-    explainer: CopiesExplainer, rows: Batch, margins: Mapping[str, float], slack: float = 0.95, halvings: int = 6
-) -> None:
-    """For every site, first to last, the highest threshold with which hard masks hold a little less than its margin."""
+def set_thresholds(explainer: CopiesExplainer, rows: Batch, margins: Mapping[str, float], slack: float = 0.8) -> None:
+    """For every site, first to last, the highest threshold with which hard masks hold a little less than its margin.
+
+    Less, as other rows differ from these and as the largest of several masks that hold may hold by chance.
+    """
     parts = list(clean_passes(explainer.task, rows))
     before = [part.rows.maskable for part in parts]
     for index, site in enumerate(track(explainer.sites, "set the thresholds")):
-        needed = [explainer.needs(part, site) for part in parts]
-        every = torch.cat([need[part.rows.maskable] for need, part in zip(needed, parts, strict=True)])
-        low, high = 0.0, 1.0
-        for _ in range(halvings):
-            middle = (low + high) / 2
-            kept = [old & (need > every.quantile(middle)) for old, need in zip(before, needed, strict=True)]
-            held = explainer.caused(parts, site, kept) <= slack * margins[site]
-            low, high = (middle, high) if held else (low, middle)
-        threshold = every.quantile(low) if low else every.new_tensor(KEEPS_ALL)
+        search = _Search(explainer, site, parts, before, slack * margins[site])
+        threshold = search.highest()
         explainer.thresholds[index] = threshold
         if explainer.mask == "inputs":
-            before = [old & (need > threshold) for old, need in zip(before, needed, strict=True)]
+            before = search.kept(threshold)
+
+
+class _Search:
+    """Hard masks seen from one site, and whether they hold its margin."""
+
+    def __init__(
+        self,
+        explainer: CopiesExplainer,
+        site: str,
+        parts: list[CleanPass],
+        before: list[Tensor],
+        margin: float,
+    ) -> None:
+        self.explainer, self.site, self.parts, self.before, self.margin = explainer, site, parts, before, margin
+        self.needed = [explainer.needs(part, (site,))[:, 0] for part in parts]
+        self.every = torch.cat([need[part.rows.maskable] for need, part in zip(self.needed, parts, strict=True)])
+
+    def highest(self, halvings: int = 2) -> float:
+        """The first of `LEVELS` that holds, then halfway to the one that did not; KEEPS_ALL where none does."""
+        high = 1.0
+        for level in LEVELS:
+            if self._holds(level):
+                break
+            high = level
+        else:
+            level = 0.0
+        for _ in range(halvings):
+            middle = (level + high) / 2
+            level, high = (middle, high) if self._holds(middle) else (level, middle)
+        return self.every.quantile(level).item() if level else KEEPS_ALL
+
+    def kept(self, threshold: float) -> list[Tensor]:
+        """What is kept of what the sites before kept."""
+        return [old & (need > threshold) for old, need in zip(self.before, self.needed, strict=True)]
+
+    def _holds(self, level: float) -> bool:
+        kept = self.kept(self.every.quantile(level).item())
+        return self.explainer.caused(self.parts, self.site, kept) <= self.margin

@@ -1,0 +1,73 @@
+"""The order in which tokens go: by hand, against every subset, and for every kind of answer."""
+
+import itertools
+
+import pytest
+import torch
+from torch.distributions import Bernoulli, Categorical, Independent, Normal
+
+from diffmask.answer import divergence, tendency
+from diffmask.methods.amortised_answer import numbers, rebuilt, told_by
+from diffmask.methods.diffmask_elimination import elimination
+
+
+def moved(start: float, end: float) -> float:
+    """KL between two coins, given their logits."""
+    return divergence(Bernoulli(logits=torch.tensor(float(start))), Bernoulli(logits=torch.tensor(float(end)))).item()
+
+
+def test_words_that_speak_against_each_other_go_together() -> None:
+    answer = Bernoulli(logits=torch.tensor([2.0]))
+    lost = torch.tensor([[[1.0], [-1.0], [3.0], [9.0]]])
+    found = elimination(answer, numbers(answer), lost, torch.tensor([[True, True, True, False]]))
+    # The second goes first, as being surer moves the answer less than being less sure; then the first brings it back.
+    assert found[0].tolist() == pytest.approx([0, 0, moved(2, -1), torch.inf], abs=1e-4)
+    assert found[0, 1] < found[0, 0]
+
+
+def caused(answer: Categorical, sums: torch.Tensor) -> torch.Tensor:
+    """KL between each row's answer and what many sums of numbers stand for."""
+    original = rebuilt(answer, numbers(answer).repeat_interleave(sums.shape[1], dim=0))
+    return divergence(original, rebuilt(answer, sums.flatten(0, 1))).unflatten(0, sums.shape[:2])
+
+
+def test_it_finds_larger_sets_than_tokens_one_by_one_and_nearly_the_largest() -> None:
+    torch.manual_seed(0)
+    answer, lost = Categorical(logits=torch.randn(50, 5)), 0.6 * torch.randn(50, 8, 5)
+    whole = numbers(answer)[:, None]
+    ours = (elimination(answer, numbers(answer), lost, torch.ones(50, 8, dtype=torch.bool)) <= 0.1).sum(dim=1)
+    subsets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=8)))
+    best = torch.where(caused(answer, whole - subsets @ lost) <= 0.1, subsets.sum(dim=1), 0).amax(dim=1)
+    order = caused(answer, whole - lost).argsort(dim=1)[..., None].expand_as(lost)
+    one_by_one = (caused(answer, whole - lost.gather(1, order).cumsum(dim=1)) <= 0.1).sum(dim=1)
+    assert (ours <= best).all()
+    assert ours.sum() >= 0.8 * best.sum()
+    assert ours.sum() >= 1.2 * one_by_one.sum()
+
+
+def test_a_long_text_takes_few_steps_and_keeps_what_decides() -> None:
+    answer = Categorical(logits=torch.tensor([[3.0, 0.0]]))
+    lost = torch.zeros(1, 500, 2)
+    lost[0, 123, 0] = 6.0
+    needed = elimination(answer, numbers(answer), lost, torch.ones(1, 500, dtype=torch.bool))
+    assert needed.argmax().item() == 123
+    assert needed[0, 123] > 1 and needed[0, :123].max() < 1e-2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Categorical(logits=torch.tensor([[1.0, 0.0, -1.0]])),
+        Bernoulli(logits=torch.tensor([0.7])),
+        Independent(Bernoulli(logits=torch.tensor([[0.7, -1.0]])), 1),
+        Normal(torch.tensor([2.0]), torch.tensor([0.5])),
+    ],
+    ids=["classes", "label", "labels", "number"],
+)
+def test_an_answer_is_rebuilt_from_the_way_it_tends(answer: torch.distributions.Distribution) -> None:
+    again = rebuilt(answer, told_by(answer, tendency(answer)))
+    assert divergence(answer, again).sum().item() == pytest.approx(0.0, abs=1e-6)
+    features = numbers(answer).shape[1]
+    lost = torch.linspace(-1, 2, 4 * features).reshape(1, 4, features)
+    needed = elimination(answer, numbers(answer), lost, torch.ones(1, 4, dtype=torch.bool))
+    assert needed.isfinite().all() and needed.max() > 0.01
