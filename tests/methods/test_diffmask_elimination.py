@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from torch.distributions import Bernoulli, Categorical, Independent, Normal
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
 from diffmask.answer import divergence, tendency
 from diffmask.methods.amortised_answer import numbers, rebuilt, told_by
-from diffmask.methods.diffmask_elimination import elimination
+from diffmask.methods.diffmask_elimination import elimination, foretelling
 
 
 def moved(start: float, end: float) -> float:
@@ -54,6 +54,14 @@ def test_a_long_text_takes_few_steps_and_keeps_what_decides() -> None:
     assert needed[0, 123] > 1 and needed[0, :123].max() < 1e-2
 
 
+def test_the_short_cut_for_classes_foretells_what_any_answer_does() -> None:
+    torch.manual_seed(1)
+    answer, lost, remaining = Categorical(logits=torch.randn(3, 4)), torch.randn(3, 6, 4), torch.randn(3, 4)
+    quick = foretelling(answer, numbers(answer), lost)(remaining)
+    plain = foretelling.dispatch(Distribution)(answer, numbers(answer), lost)(remaining)
+    torch.testing.assert_close(quick, plain)
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -64,7 +72,7 @@ def test_a_long_text_takes_few_steps_and_keeps_what_decides() -> None:
     ],
     ids=["classes", "label", "labels", "number"],
 )
-def test_an_answer_is_rebuilt_from_the_way_it_tends(answer: torch.distributions.Distribution) -> None:
+def test_an_answer_is_rebuilt_from_the_way_it_tends(answer: Distribution) -> None:
     again = rebuilt(answer, told_by(answer, tendency(answer)))
     assert divergence(answer, again).sum().item() == pytest.approx(0.0, abs=1e-6)
     features = numbers(answer).shape[1]
