@@ -1,7 +1,7 @@
 """An explainer that says, of every token and from every site, whether it may be erased: what DiffMask learns."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -76,13 +76,22 @@ class MaskExplainer(Explainer):
         return clean.answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
 
     @torch.no_grad()
-    def caused(self, passes: Sequence[CleanPass], site: str, kept: Sequence[Tensor]) -> float:
-        """Mean over rows of KL(original || masked), a mask seen from `site` for each pass."""
-        found = []
+    def caused(self, clean: CleanPass, site: str, kept: Shaped[Tensor, "row token"]) -> Float[Tensor, " row"]:
+        """KL(original || masked) of every row, under a mask seen from `site`."""
+        edits = self.edits(site, kept.to(clean.states[site].dtype), clean.rows.maskable)
+        return divergence(clean.answer, self.task.resume(clean.rows, clean.states, edits))
+
+    def holds(self, passes: Sequence[CleanPass], site: str, kept: Iterable[Tensor], margin: float) -> bool:
+        """Whether masks seen from `site`, one for each pass, move the answer by no more than the margin on average.
+
+        Divergences are never negative: no more is asked of the model once their sum is too large.
+        """
+        left = margin * sum(len(clean.rows) for clean in passes)
         for clean, mask in zip(passes, kept, strict=True):
-            edits = self.edits(site, mask.to(clean.states[site].dtype), clean.rows.maskable)
-            found.append(divergence(clean.answer, self.task.resume(clean.rows, clean.states, edits)))
-        return torch.cat(found).mean().item()
+            left -= self.caused(clean, site, mask).sum().item()
+            if left < 0:
+                return False
+        return True
 
     @torch.no_grad()
     def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffmask.answer import decision, divergence
-from diffmask.clean import CleanPass
+from diffmask.clean import CleanPass, clean_passes
 from diffmask.methods.diffmask import DiffMask
 from diffmask.methods.diffmask_copies import CopiesExplainer
 from diffmask.tasks.text import TextClassification
@@ -74,5 +74,18 @@ def test_a_learned_baseline_disturbs_the_answer_less_than_the_one_it_starts_from
     )
     clean = CleanPass.over(task, task.data["test"])
     half = (torch.arange(clean.rows.tokens.shape[1]) % 2).to(clean.states["embedding"]).expand(clean.rows.tokens.shape)
-    before, after = (found.caused([clean], "embedding", [half]) for found in (given, learned))
+    before, after = (found.caused(clean, "embedding", half).mean() for found in (given, learned))
     assert after < 0.9 * before
+
+
+def test_a_margin_is_held_on_average_and_no_more_is_asked_once_it_is_not(explainer: CopiesExplainer) -> None:
+    passes = list(clean_passes(explainer.task, explainer.task.data["test"], 100))
+    nothing = [torch.zeros_like(clean.rows.maskable) for clean in passes]
+    caused = torch.cat(
+        [explainer.caused(clean, "embedding", mask) for clean, mask in zip(passes, nothing, strict=True)]
+    )
+    assert explainer.holds(passes, "embedding", nothing, caused.mean().item() + 1e-6)
+    assert not explainer.holds(passes, "embedding", nothing, caused.mean().item() - 1e-4)
+    masks = iter(nothing)
+    assert len(passes) > 2 and not explainer.holds(passes, "embedding", masks, 0.0)
+    assert len(list(masks)) == len(passes) - 1

@@ -153,7 +153,7 @@ def set_thresholds(explainer: CopiesExplainer, rows: Batch, margins: Mapping[str
 
     Less, as other rows differ from these and as the largest of several masks that hold may hold by chance.
     """
-    parts = list(clean_passes(explainer.task, rows))
+    parts = list(clean_passes(explainer.task, rows, 32))
     before = [part.rows.maskable for part in parts]
     for index, site in enumerate(track(explainer.sites, "set the thresholds")):
         search = _Search(explainer, site, parts, before, slack * margins[site])
@@ -197,5 +197,4 @@ class _Search:
         return [old & (need > threshold) for old, need in zip(self.before, self.needed, strict=True)]
 
     def _holds(self, level: float) -> bool:
-        kept = self.kept(self.every.quantile(level).item())
-        return self.explainer.caused(self.parts, self.site, kept) <= self.margin
+        return self.explainer.holds(self.parts, self.site, self.kept(self.every.quantile(level).item()), self.margin)

@@ -27,8 +27,8 @@ def settle(explainer: GatedExplainer, rows: Batch, margins: Mapping[str, float],
         low, high = shift - FARTHEST, shift + FARTHEST
         for _ in range(halvings):
             shift.copy_((low + high) / 2)
-            if explainer.caused(parts, site, [explainer.hard(part, site) for part in parts]) > held:
-                low = shift.clone()
-            else:
+            if explainer.holds(parts, site, (explainer.hard(part, site) for part in parts), held):
                 high = shift.clone()
+            else:
+                low = shift.clone()
         shift.copy_(high)
