@@ -62,6 +62,12 @@ def test_the_interval_of_a_mean_is_students_for_normal_values() -> None:
     assert bootstrap(values - 2.8).p_value == pytest.approx(stats.ttest_1samp(values[0], 2.8).pvalue, abs=0.02)
 
 
+@pytest.mark.parametrize("failures", [1, 3, 10])
+def test_the_interval_of_a_share_stays_a_share_where_hardly_a_text_differs(failures: int) -> None:
+    found = estimate(np.array([[1.0] * (200 - failures) + [0.0] * failures]))
+    assert 0.8 < found.low < found.mean < found.high <= 1
+
+
 def test_seeds_that_disagree_widen_the_interval() -> None:
     source = np.random.default_rng(3)
     one = source.normal(0, 1, (1, 100))

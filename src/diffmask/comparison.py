@@ -136,7 +136,8 @@ def _resampled(values: Values, resamples: int) -> tuple[Values, Values]:
         off = of_seeds @ (values - centre)
         mean, square = (of_rows * off).sum(axis=1), (of_rows * off**2).sum(axis=1)
     variance = np.maximum(square - mean**2, 0) / (rows - 1)
-    return mean + centre, np.where(variance > 1e-24, np.sqrt(variance), 0.0)
+    # Of texts that are all alike the difference of two equal numbers is left, which is rounding and no spread.
+    return mean + centre, np.where(variance > 1e-12 * np.abs(off).max() ** 2, np.sqrt(variance), 0.0)
 
 
 @lru_cache(maxsize=8)
