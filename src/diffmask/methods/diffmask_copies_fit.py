@@ -70,7 +70,7 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
         budget=Budget(texts=float(method.steps * method.batch_size)),
         updates=method.updates,
         replay=method.replay,
-        learning_rate=method.learning_rate,
+        learning_rate=method.rate,
         patience=Schedule.looks,
     )
     asked = ask_all(course, held_out, method.batch_size)

@@ -79,7 +79,7 @@ class _Fit:
             settle=method.settle,
         )
         learned = [value for value in explainer.parameters() if value.requires_grad]
-        self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
+        self.optimizer = torch.optim.Adam(learned, lr=method.rate, betas=(0.9, 0.99))
         self.batches = endless(task.data["train"], method.batch_size, source, method.length_pool)
         self.multipliers = {site: Multiplier(self.controller, self._critical(site)) for site in explainer.sites}
         self.near = float(cast(Probe, explainer.probes[0]).reach)
@@ -118,7 +118,7 @@ class _Fit:
         self.explainer.temperature = warm * (cold / warm) ** min(1.0, progress / self.method.anneal)
         rise = min(1.0, progress * self.method.steps / 30 + 0.03)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.method.learning_rate * rise * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))
+            group["lr"] = self.method.rate * rise * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))
         for probe in self.explainer.probes.children():
             cast(Probe, probe).reach.fill_(self.near * (far / self.near) ** min(1.0, progress / self.controller.settle))
 

@@ -66,8 +66,8 @@ class _Fit:
     def __init__(self, method: "DiffMask", explainer: MarginsExplainer, task: Task, source: torch.Generator) -> None:
         self.method, self.explainer, self.task, self.source = method, explainer, task, source
         learned = [
-            {"params": [*explainer.thresholds.parameters(), explainer.gain], "lr": method.learning_rate},
-            {"params": list(explainer.student.parameters()), "lr": 0.03 * method.learning_rate},
+            {"params": [*explainer.thresholds.parameters(), explainer.gain], "lr": method.rate},
+            {"params": list(explainer.student.parameters()), "lr": 0.03 * method.rate},
         ]
         self.optimizer = torch.optim.Adam(learned, betas=(0.9, 0.99))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
