@@ -14,6 +14,8 @@ from diffmask.methods.amortised_answer import Numbers, rebuilt
 AT_ONCE = 16
 """One token in so many of those left goes at a step: a long text takes few steps, the last tokens go one by one."""
 
+EQUAL = 1e-4
+"""Nats that make no difference: equal tokens go in the order of the text, however a batch is rounded."""
 TIE = 1e-5
 """Nats by which each step counts for more than the one before: of tokens that go together, the last is needed most."""
 
@@ -40,7 +42,8 @@ def elimination(
     while left.any():
         caused = without_each(remaining).masked_fill(~left, torch.inf)
         first = place < -(-left.sum(dim=1, keepdim=True) // AT_ONCE)
-        going = torch.empty_like(left).scatter(1, caused.argsort(dim=1), first)
+        order = (caused / EQUAL).round().argsort(dim=1, stable=True)
+        going = torch.empty_like(left).scatter(1, order, first)
         remaining = remaining - (lost * going[..., None]).sum(dim=1)
         step = torch.where(going, len(moved), step)
         moved.append(divergence(whole, rebuilt(answer, remaining)))
