@@ -40,16 +40,21 @@ def _(answer: Any) -> Tensor:
     return logits(answer.base_dist)
 
 
+def by_row(values: Float[Tensor, "row *feature"]) -> Float[Tensor, "row number"]:
+    """Whatever an answer holds of a row, side by side."""
+    return values[:, None].flatten(start_dim=1)
+
+
 @singledispatch
 def tendency(answer: Distribution) -> Float[Tensor, "row number"]:
     """Which way an answer goes, a few numbers a row: the classes' probabilities, or what `logits` gives."""
-    return logits(answer).flatten(start_dim=1) if logits(answer).ndim > 1 else logits(answer)[:, None]
+    return by_row(logits(answer))
 
 
 @tendency.register(Bernoulli)
 @tendency.register(Categorical)
 def _(answer: Any) -> Tensor:
-    return answer.probs.flatten(start_dim=1) if answer.probs.ndim > 1 else answer.probs[:, None]
+    return by_row(answer.probs)
 
 
 @tendency.register(Independent)

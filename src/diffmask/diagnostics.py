@@ -16,7 +16,7 @@ from diffmask.batch import Batch
 from diffmask.clean import CleanPass
 from diffmask.constraint import Multiplier
 from diffmask.errors import FitWarning
-from diffmask.mask import MaskExplainer
+from diffmask.mask import MaskExplainer, hardened
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,8 @@ def diagnose(
     some = (
         held_out if held_out is not None and len(held_out) else task.data["valid" if "valid" in task.data else "train"]
     )
-    seen = _Seen(explainer, CleanPass.over(task, some.spread(rows).trim()))
+    clean = CleanPass.over(task, some.spread(rows).trim())
+    seen = _Seen(explainer, clean, explainer.opened(clean, explainer.sites))
     found = {site: _diagnose_site(seen, site, margin, (multipliers or {}).get(site)) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
@@ -107,16 +108,10 @@ class _Seen:
 
     explainer: MaskExplainer
     clean: CleanPass
+    opened: Float[Tensor, "row site token"]
+    """P(token kept)."""
     information: dict[str, float] = field(default_factory=dict)
     """By place, of its baseline alone; inputs are masked at one place, whatever the site."""
-
-    def masked(
-        self, site: str, gate: Float[Tensor, "row token"], baseline: Float[Tensor, " width"] | None = None
-    ) -> Distribution:
-        """The answer under a mask seen from a site."""
-        return self.explainer.task.predict(
-            self.clean.rows, self.explainer.edits(site, gate, self.clean.rows.maskable, baseline)
-        )
 
     def divergence(self, changed: Distribution) -> float:
         """Mean KL(original || changed)."""
@@ -129,10 +124,10 @@ class _Seen:
 
 def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier | None) -> SiteDiagnosis:
     explainer = seen.explainer
-    kept = explainer.opened(seen.clean, (site,))[:, 0][seen.clean.rows.maskable]
-    hard = explainer.hard(seen.clean, site)
-    under_expected = seen.masked(site, explainer.expected(seen.clean, site))
-    under_hard = seen.masked(site, hard)
+    opened = seen.opened[:, explainer.sites.index(site)]
+    kept, hard = opened[seen.clean.rows.maskable], hardened(opened)
+    under_expected = explainer.under(seen.clean, site, explainer.expected(seen.clean, site))
+    under_hard = explainer.under(seen.clean, site, hard)
     return SiteDiagnosis(
         margin=margin,
         expected_divergence=seen.divergence(under_expected),
@@ -146,7 +141,7 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
         multiplier_swing=multiplier.swing if multiplier else 0.0,
         baseline_distance=_baseline_distance(seen, site),
         baseline_information=_baseline_information(seen, site),
-        swapped_divergence=seen.divergence(seen.masked(site, hard, _mean_state(seen, site))),
+        swapped_divergence=seen.divergence(explainer.under(seen.clean, site, hard, _mean_state(seen, site))),
     )
 
 
@@ -164,7 +159,7 @@ def _baseline_information(seen: _Seen, site: str) -> float:
 
 
 def _information(seen: _Seen, site: str) -> float:
-    empty = seen.masked(site, torch.zeros(seen.clean.rows.tokens.shape))
+    empty = seen.explainer.under(seen.clean, site, torch.zeros(seen.clean.rows.tokens.shape))
     usual = divergence(seen.clean.answer, average(seen.clean.answer)).mean().item()
     return divergence(empty, average(seen.clean.answer)).mean().item() / max(usual, 1e-9)
 

@@ -14,8 +14,7 @@ class Leaning(nn.Module):
     """The answer, bounded, as a linear function of a site's states at the first and last token and on average.
 
     Whether a word is needed depends on what is answered: "dreadful" is needed for a bad review and in the way of a good
-    one. A probe that reads one token's state has to find that out token by token; this tells it, as far as the site
-    itself can know.
+    one. This tells what may be answered, as far as the site itself can know.
     """
 
     weight: Tensor

@@ -17,6 +17,11 @@ from diffmask.hooks import Edit
 from diffmask.task import Task
 
 
+def hardened(opened: Float[Tensor, "*row token"]) -> Float[Tensor, "*row token"]:
+    """1 where a token is more likely kept than not, 0 elsewhere."""
+    return (opened > 0.5).to(opened.dtype)
+
+
 class MaskExplainer(Explainer):
     """What is read off one clean pass is the explanation: P(token kept), seen from every site."""
 
@@ -37,7 +42,7 @@ class MaskExplainer(Explainer):
 
     def hard(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
         """The mask a reader is told: 1 where a token is more likely kept than not."""
-        return (self.opened(clean, (site,))[:, 0] > 0.5).to(clean.states[site].dtype)
+        return hardened(self.opened(clean, (site,)))[:, 0]
 
     def place(self, site: str) -> str:
         """Where the mask seen from `site` is applied."""
@@ -75,11 +80,21 @@ class MaskExplainer(Explainer):
         by_layer = self.opened(clean, self.sites)
         return clean.answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
 
+    def under(
+        self,
+        clean: CleanPass,
+        site: str,
+        gate: Shaped[Tensor, "row token"],
+        baseline: Float[Tensor, " width"] | None = None,
+    ) -> Distribution:
+        """The answer under a mask seen from `site`; nothing below the place that is masked is computed again."""
+        edits = self.edits(site, gate.to(clean.states[site].dtype), clean.rows.maskable, baseline)
+        return self.task.resume(clean.rows, clean.states, edits)
+
     @torch.no_grad()
     def caused(self, clean: CleanPass, site: str, kept: Shaped[Tensor, "row token"]) -> Float[Tensor, " row"]:
         """KL(original || masked) of every row, under a mask seen from `site`."""
-        edits = self.edits(site, kept.to(clean.states[site].dtype), clean.rows.maskable)
-        return divergence(clean.answer, self.task.resume(clean.rows, clean.states, edits))
+        return divergence(clean.answer, self.under(clean, site, kept))
 
     def holds(self, passes: Sequence[CleanPass], site: str, kept: Iterable[Tensor], margin: float) -> bool:
         """Whether masks seen from `site`, one for each pass, move the answer by no more than the margin on average.

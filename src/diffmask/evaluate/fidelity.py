@@ -15,7 +15,7 @@ from diffmask.bench import Bench
 from diffmask.clean import CleanPass
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
-from diffmask.mask import MaskExplainer
+from diffmask.mask import MaskExplainer, hardened
 from diffmask.memory import Portion
 from diffmask.record import Record
 
@@ -56,11 +56,10 @@ class Fidelity(Evaluation):
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
     """What becomes of each row's answer under the hard mask of each site."""
     clean = CleanPass.over(explainer.task, batch)
-    answer = clean.answer
+    answer, masks = clean.answer, hardened(explainer.opened(clean, explainer.sites))
     found = {}
-    for site in explainer.sites:
-        hard = explainer.hard(clean, site)
-        masked = explainer.task.predict(batch, explainer.edits(site, hard, batch.maskable))
+    for site, hard in zip(explainer.sites, masks.unbind(dim=1), strict=True):
+        masked = explainer.under(clean, site, hard)
         found[site] = {
             "divergence": divergence(answer, masked),
             "agreement": agreement(answer, masked).float(),

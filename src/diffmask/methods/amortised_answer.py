@@ -8,7 +8,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
-from diffmask.answer import logits
+from diffmask.answer import by_row, logits
 from diffmask.errors import TaskError
 
 Numbers = Float[Tensor, "row feature"]
@@ -18,7 +18,7 @@ LEAST = 0.01
 
 def numbers(answer: Distribution) -> Numbers:
     """The answer's logits, one row of features each."""
-    return logits(answer).flatten(start_dim=1) if logits(answer).ndim > 1 else logits(answer)[:, None]
+    return by_row(logits(answer))
 
 
 @singledispatch

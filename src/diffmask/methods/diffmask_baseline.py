@@ -25,9 +25,7 @@ def learn_baselines(explainer: MaskExplainer, batches: Iterator[Batch], steps: i
         optimizer.zero_grad()
         for site in sites:
             kept = torch.rand(rows.tokens.shape, generator=source) < torch.rand(len(rows), 1, generator=source)
-            gate = kept.to(clean.states[site])
-            masked = explainer.task.resume(rows, clean.states, explainer.edits(site, gate, rows.maskable))
-            divergence(clean.answer, masked).mean().backward()
+            divergence(clean.answer, explainer.under(clean, site, kept)).mean().backward()
         optimizer.step()
         rates.step()
     explainer.baselines.requires_grad_(False)

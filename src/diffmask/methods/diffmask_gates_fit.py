@@ -93,8 +93,7 @@ class _Fit:
         self.optimizer.zero_grad()
         for site in self._draw_sites():
             gates = self._gates(clean, site)
-            edits = self.explainer.edits(site, gates.sample(self.source), batch.maskable)
-            masked = self.task.resume(batch, clean.states, edits)
+            masked = self.explainer.under(clean, site, gates.sample(self.source))
             caused = divergence(clean.answer, masked).mean()
             few = gates if self.method.mask == "states" else self._gates(clean, site, own=True)
             kept = self._sparsity(few.log_open(), batch.maskable)
