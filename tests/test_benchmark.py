@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import cast
@@ -23,6 +24,7 @@ from diffmask.benchmarking.run import PART_ROWS
 from diffmask.board import Board
 from diffmask.errors import InputError, RecipeError
 from diffmask.evaluate.comprehensiveness import Comprehensiveness
+from diffmask.evaluate.shortcut import PlantedShortcut
 from diffmask.graph import MeasureNode
 from diffmask.methods.diffmask import DiffMask
 from diffmask.record import read_jsonl
@@ -134,13 +136,34 @@ def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Pat
     plan = Plan.of(["gradient", "erasure"], None, texts=40)
     bench = Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
     first = forecast(plan, [bench])
-    assert all(value > 0 for value in first.by_method.values())
+    assert all(value > 0 for value in first.by_part.values())
     bench.explained(plan.methods[2], "test")
     for evaluation in plan.evaluations:
         MeasureNode(bench, plan.methods[2], evaluation).run()
     second = forecast(plan, [Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
-    assert second.by_method["erasure"] == 0
-    assert second.by_method["gradient"] > 0
+    assert second.by_part["erasure"] == 0
+    assert second.by_part["gradient"] > 0
+
+
+def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
+    text_task: TextClassification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clock that only trainings move: ten seconds each.
+    trained: list[int] = []
+    monkeypatch.setattr("diffmask.evaluate.shortcut.FineTuning.run", lambda *arguments: trained.append(1))
+    monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 10.0 * _more(trained, work))
+    plan = Plan.of(["gradient", "erasure"], [PlantedShortcut(steps=80)], texts=20)
+    bench = Bench.over(Store(tmp_path), plan.held_out(text_task))
+    assert forecast(plan, [bench]).by_part["planted-shortcut"] == 100.0
+    plan.evaluations[0].beside(bench)[0].task()
+    assert forecast(plan, [bench]).by_part["planted-shortcut"] == 0.0
+
+
+def _more(counted: list[int], work: Callable[[], object]) -> int:
+    """How many were counted during the work."""
+    before = len(counted)
+    work()
+    return len(counted) - before
 
 
 def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,12 +225,16 @@ def test_agreement_is_spearmans_and_the_shared_top() -> None:
 
 
 @pytest.fixture(scope="module")
-def text_board() -> Board:
+def text_task() -> TextClassification:
     words = product(("good", "dull", "fun", "bad"), ("enjoyable", "mess", "fast"), ("loved", "hated", "enjoyed"))
     texts = [(f"The film is {one}, not {other} - I {verb} it!", n % 3) for n, (one, other, verb) in enumerate(words)]
-    task = TextClassification(tiny_model("bert"), word_pieces(), train=texts, valid=texts[:9], test=texts)
+    return TextClassification(tiny_model("bert"), word_pieces(), train=texts, valid=texts[:9], test=texts)
+
+
+@pytest.fixture(scope="module")
+def text_board(text_task: TextClassification) -> Board:
     methods = ["gradient", {"name": "diffmask", "steps": 2, "batch_size": 8}]
-    return dm.benchmark(task, methods, texts=31, say=silent)
+    return dm.benchmark(text_task, methods, texts=31, say=silent)
 
 
 def test_texts_have_words_gaps_and_a_score_a_word(text_board: Board) -> None:

@@ -33,6 +33,14 @@ class Evaluation(Recipe, ABC):
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """The numbers, one a record."""
 
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """Benches on which it fits and asks methods anew, with tasks that it may have to train first."""
+        return ()
+
+    def rehearsed(self) -> tuple["Evaluation", float]:
+        """The same over tasks that are trained for less long, and how many times as long its own are trained."""
+        return self, 1.0
+
     def parts(self, method: Method, bench: Bench) -> Sequence[Part]:
         """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
         return ()

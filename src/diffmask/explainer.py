@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -177,6 +177,15 @@ class Method(Recipe, ABC):
             self.train(explainer, task, seed)
         explainer.recipe = self
         explainer.eval()
+
+    @property
+    def effort(self) -> int | None:
+        """The steps of its fit; None where a fit has none."""
+        return getattr(self, "steps", None)
+
+    def with_effort(self, steps: int) -> "Method":
+        """The same with so many steps in place of its own."""
+        return cast(Method, replace(cast(Any, self), steps=steps))
 
     def site_of(self, task: Task, site: str | None) -> str:
         """The site asked for, or the token embedding."""

@@ -6,33 +6,34 @@ from dataclasses import dataclass
 
 from diffmask.bench import Bench
 from diffmask.benchmarking.plan import Plan, short_names
-from diffmask.benchmarking.rehearsal import fit_seconds, rehearsal, shortened, timed
+from diffmask.benchmarking.rehearsal import fit_seconds, learns, rehearsal, shortened, timed
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
 from diffmask.graph import FitNode, MeasureNode
 from diffmask.parts import part_digest
+from diffmask.training import track
 from diffmask.verdict import listed, seconds
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds by method, and what is not in them."""
+    """Seconds of every method, and of every evaluation before it asks the first; and what is not in them."""
 
-    by_method: dict[str, float]
+    by_part: dict[str, float]
     unknown: tuple[str, ...]
     """Evaluations whose work does not grow with the texts: a few texts do not tell what they take."""
 
     @property
     def seconds(self) -> float:
         """In all."""
-        return sum(self.by_method.values())
+        return sum(self.by_part.values())
 
     def __str__(self) -> str:
-        if not any(self.by_method.values()) and not self.unknown:
+        if not any(self.by_part.values()) and not self.unknown:
             return "forecast: everything is there already"
-        dearest = sorted(self.by_method, key=lambda name: -self.by_method[name])[:3]
-        parts = ", ".join(f"{name} {seconds(self.by_method[name])}" for name in dearest if self.by_method[name])
+        dearest = sorted(self.by_part, key=lambda name: -self.by_part[name])[:3]
+        parts = ", ".join(f"{name} {seconds(self.by_part[name])}" for name in dearest if self.by_part[name])
         said = f"forecast: about {seconds(self.seconds)} ({parts})"
         return said + (f", and what {listed(self.unknown)} will take" if self.unknown else "")
 
@@ -49,10 +50,24 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
         return Forecast(found, ())
     with warnings.catch_warnings(), rehearsal(benches[0].task(), plan.split, benches[0].seed) as small:
         warnings.simplefilter("ignore", FitWarning)
-        for name, missing in todo.items():
+        for evaluation in plan.evaluations:
+            if evaluation.beside(small) and any(missing.measurements[evaluation] for missing in todo.values()):
+                found[evaluation.name] = found.get(evaluation.name, 0.0) + _preparation(evaluation, benches, small)
+        for name, missing in track(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
     return Forecast(found, unknown)
+
+
+def _preparation(evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:
+    """What an evaluation's own tasks will take to train, told from a short training of one of each."""
+    short, longer = evaluation.rehearsed()
+    spent = 0.0
+    for place, rehearsed in enumerate(short.beside(small)):
+        each = longer * timed(rehearsed.task)
+        beside = [evaluation.beside(bench)[place] for bench in benches]
+        spent += each * sum(not bench.store.has("task", bench.task_digest()) for bench in beside)
+    return spent
 
 
 class _Missing:
@@ -88,20 +103,23 @@ class _Missing:
         """What the rest will take; nothing for a method that cannot do it."""
         try:
             spent = self.fits * fit_seconds(self.method, small) if self.fits else 0.0
-            method = shortened(self.method)
-            few = len(small.task().data[self.plan.split])
-            spent += self.explanations * self.texts * small.explained(method, self.plan.split).cost.seconds / few
-            for evaluation, times in self.measurements.items():
-                if times:
-                    spent += (
-                        times
-                        * self.texts
-                        / few
-                        * timed(lambda evaluation=evaluation: _measure(evaluation, method, small))
-                    )
+            each = small.explained(shortened(self.method), self.plan.split).cost.seconds / self._few(small)
+            spent += self.explanations * self.texts * each
+            return spent + sum(
+                times * self._measuring(evaluation, small) for evaluation, times in self.measurements.items() if times
+            )
         except DiffMaskError:
             return 0.0
-        return spent
+
+    def _measuring(self, evaluation: Evaluation, small: Bench) -> float:
+        """What one evaluation will take at one seed, over tasks that are trained already."""
+        short, _ = evaluation.rehearsed()
+        fits = sum(fit_seconds(self.method, beside) for beside in short.beside(small)) if learns(self.method) else 0.0
+        a_few = timed(lambda: _measure(short, shortened(self.method), small))
+        return fits + a_few * self.texts / self._few(small)
+
+    def _few(self, small: Bench) -> int:
+        return len(small.task().data[self.plan.split])
 
 
 def _measure(evaluation: Evaluation, method: Method, bench: Bench) -> None:

@@ -57,19 +57,18 @@ def changed(method: Method, option: str, value: Any) -> Method:
 
 
 def shortened(method: Method) -> Method:
-    """The same method with a fit of few steps, where its fit has steps."""
-    steps = method.to_dict().get("steps")
-    return changed(method, "steps", STEPS[0]) if learns(method) and steps is not None and steps > STEPS[1] else method
+    """The same method with a fit of few steps, where its fit has many."""
+    return method.with_effort(STEPS[0]) if learns(method) and (method.effort or 0) > STEPS[1] else method
 
 
 def fit_seconds(method: Method, bench: Bench) -> float:
     """What a fit will take: told from two short ones, or measured where it has no steps."""
     first = timed(lambda: bench.explainer(shortened(method)))
-    if shortened(method) == method:
+    if method.effort is None or shortened(method) == method:
         return first
-    second = timed(lambda: bench.explainer(changed(method, "steps", STEPS[1])))
+    second = timed(lambda: bench.explainer(method.with_effort(STEPS[1])))
     per_step = max(0.0, second - first) / (STEPS[1] - STEPS[0])
-    return first + per_step * (method.to_dict()["steps"] - STEPS[0])
+    return first + per_step * (method.effort - STEPS[0])
 
 
 def timed(work: Any) -> float:

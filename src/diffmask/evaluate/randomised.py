@@ -1,6 +1,6 @@
 """Scores must change when the weights do: the model against one whose weights are shuffled. Adebayo et al. 2018."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -70,12 +70,16 @@ class RandomisedModel(Evaluation):
         if not all(0 < share <= 1 for share in self.shares):
             raise RecipeError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
 
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """Everything shuffled, then each share."""
+        changes = [Shuffled(), *(Shuffled(share=share) for share in self.shares)]
+        return [ChangedBench.of(bench, change) for change in changes]
+
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """The correlation with everything shuffled; then that of each share."""
         own = bench.explained(method, self.split)
         maskable = bench.task().data[self.split].maskable
-        for share in (None, *self.shares):
-            change = Shuffled() if share is None else Shuffled(share=share)
-            other = ChangedBench.of(bench, change).explained(method, self.split)
+        for share, shuffled in zip((None, *self.shares), self.beside(bench), strict=True):
+            other = shuffled.explained(method, self.split)
             values = rank_correlation(own.attribution.scores, other.attribution.scores, maskable)
             yield record_of(bench, method, own, "input", "randomised_correlation", values, at=share, keep_rows=True)

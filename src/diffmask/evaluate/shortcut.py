@@ -1,8 +1,8 @@
 """Is a shortcut that was planted, and that decides, found by its explanation? Bastings et al. 2022."""
 
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -27,6 +27,8 @@ from diffmask.tasks.finetuning import FineTuning
 from diffmask.training import generator
 
 TITLES: dict[Kind, str] = {"single": "planted token", "context": "planted token in context", "pair": "planted pair"}
+REHEARSED = 8
+"""Steps of a fine-tuning that only shows how long it takes."""
 CANNOT = "A shortcut is the easiest thing a model can rely on: a method that finds it may miss subtler evidence."
 
 
@@ -182,9 +184,18 @@ class PlantedShortcut(Evaluation):
             learning_rate=self.learning_rate,
         )
 
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """The planted copy."""
+        return [ChangedBench.of(bench, self.change)]
+
+    def rehearsed(self) -> tuple[Evaluation, float]:
+        """With a copy that need not have learned the shortcut."""
+        steps = min(self.steps, REHEARSED)
+        return replace(self, steps=steps, learned=0.0), self.steps / steps
+
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """Three numbers, or a warning that says why there are none."""
-        planted = ChangedBench.of(bench, self.change)
+        (planted,) = self.beside(bench)
         task = planted.task()
         known = lesson(task)
         problem = known.problem(self.learned)

@@ -1,6 +1,6 @@
 """Is a method fitted again, with another seed, of the same opinion?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,13 +39,15 @@ class StabilityOverSeeds(Evaluation):
         if self.others < 1:
             raise RecipeError(f"stability: others is at least 1; found {self.others}")
 
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """The same task at other seeds."""
+        return [ReseededBench.of(bench, bench.seed + further) for further in range(1, self.others + 1)]
+
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
         """One number."""
         own = bench.explained(method, self.split)
         maskable = bench.task().data[self.split].maskable
-        found = []
-        for further in range(1, self.others + 1):
-            other = ReseededBench.of(bench, bench.seed + further).explained(method, self.split)
-            found.append(rank_correlation(own.attribution.scores, other.attribution.scores, maskable))
+        others = [beside.explained(method, self.split).attribution for beside in self.beside(bench)]
+        found = [rank_correlation(own.attribution.scores, other.scores, maskable) for other in others]
         values = torch.stack(found).mean(dim=0)
         yield record_of(bench, method, own, "input", "seed_correlation", values, keep_rows=True)

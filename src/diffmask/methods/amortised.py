@@ -1,8 +1,9 @@
 """Scores learned once, then one forward pass a text: an amortised explainer. Jethani et al. 2022 (FastSHAP)."""
 
+import math
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,7 @@ from diffmask.errors import FitWarning, InputError, RecipeError
 from diffmask.explainer import Explainer, Method
 from diffmask.methods.amortised_additivity import additivity, interaction_only
 from diffmask.methods.amortised_answer import direction, numbers
-from diffmask.methods.amortised_budget import parse_budget
+from diffmask.methods.amortised_budget import Budget, parse_budget
 from diffmask.methods.amortised_copies import AddingUp
 from diffmask.methods.amortised_fit import Course, Fit, Lesson, Schedule
 from diffmask.methods.amortised_refine import RefinedExplainer
@@ -55,7 +56,7 @@ class Amortised(Method):
     """How many of them keep what the student itself scores high, so far."""
     batch_size: int = 16
     updates: int | None = None
-    """Steps of the optimiser for each batch of texts; 3 where none is given, 12 with a teacher."""
+    """Steps of the optimiser for each batch of texts; 6 where none is given, 12 with a teacher."""
     replay: int = 150_000
     """Tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
     learning_rate: float = 1e-3
@@ -113,11 +114,23 @@ class Amortised(Method):
         for name, text in found["problems"].items():
             warnings.warn(f"{self.label}: {name}: {text}", FitWarning, stacklevel=4)
 
+    @property
+    def effort(self) -> int | None:
+        """Batches of texts that it asks about; None where its budget is time."""
+        texts = self._budget().texts
+        return math.ceil(texts / self.batch_size) if math.isfinite(texts) else None
+
+    def with_effort(self, steps: int) -> "Amortised":
+        """The same with another budget."""
+        return replace(self, budget=f"{steps * self.batch_size} texts")
+
+    def _budget(self) -> Budget:
+        return parse_budget(self.budget or ("4000 texts" if self.teacher is None else "1500 texts"))
+
     def _schedule(self) -> Schedule:
-        alone = self.teacher is None
         return Schedule(
-            budget=parse_budget(self.budget or ("4000 texts" if alone else "1500 texts")),
-            updates=self.updates or (3 if alone else 12),
+            budget=self._budget(),
+            updates=self.updates or (6 if self.teacher is None else 12),
             replay=self.replay,
             learning_rate=self.learning_rate,
             patience=self.patience,

@@ -126,6 +126,7 @@ class Fit(Generic[Learner, Lesson]):
         drawn = int(torch.randint(len(self.lessons), (1,), generator=self.source))
         self.optimizer.zero_grad()
         self.course.loss(self.student, self.lessons[drawn]).mean().backward()
+        nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
         self.optimizer.step()
         self.steps += 1
         memory = min(0.99, self.steps / (self.steps + 10))
@@ -142,5 +143,5 @@ class Fit(Generic[Learner, Lesson]):
 
 
 def _rate(share: float, steps: int) -> float:
-    """Share of the highest learning rate: a short rise, then half a cosine."""
-    return min(1.0, (steps + 1) / 20) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))
+    """Share of the highest learning rate: a rise, then half a cosine."""
+    return min(1.0, (steps + 1) / 100) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))
