@@ -56,9 +56,13 @@ class Bench:
         """A name for a method fitted to the task."""
         return digest_of(["fit", self.task_digest(), method.digest])
 
+    def training_digest(self) -> str:
+        """A name for the trained model and the rows to learn from: the same whatever rows are then explained."""
+        return digest_of(["task", self.recipe.training_digest, self.seed])
+
     def learned_digest(self, method: Method) -> str:
-        """A name for what a method learned from the task: the same whatever rows it then explains."""
-        return digest_of(["fit", digest_of(["task", self.recipe.training_digest, self.seed]), method.digest])
+        """A name for what a method learned from the task."""
+        return digest_of(["fit", self.training_digest(), method.digest])
 
     def explain_digest(self, method: Method, split: str) -> str:
         """A name for a split's attributions."""
@@ -151,7 +155,10 @@ def explainer_artefact(explainer: Explainer) -> Artefact:
 
 
 def restore(explainer: Explainer, artefact: Artefact) -> None:
-    """Put what was learned back into a freshly built explainer of the same recipe."""
+    """Put what was learned back into a freshly built explainer, on the very model it was learned from."""
+    fitted, here = artefact.values["fingerprint"], explainer.task.fingerprint()
+    if fitted != here:
+        raise StoreError(f"what was learned from model {fitted} says nothing of this one, {here}: fit it again")
     try:
         explainer.load_state_dict(dict(artefact.tensors))
     except RuntimeError as error:

@@ -43,6 +43,10 @@ class ChangedBench(Bench):
         """A name for the changed task."""
         return digest_of(["changed", self.original.task_digest(), self.change.digest])
 
+    def training_digest(self) -> str:
+        """What is learned from the copy is learned from no other; a change may look at all rows."""
+        return self.task_digest()
+
     def build(self) -> Task:
         """The copy with its own rows."""
         task = self.original.task().copy()
@@ -68,6 +72,10 @@ class ReseededBench(Bench):
     def task_digest(self) -> str:
         """A name for the task at this seed."""
         return digest_of(["reseeded", self.original.task_digest(), self.seed])
+
+    def training_digest(self) -> str:
+        """The original's model, whatever the recipe would train at this seed."""
+        return digest_of(["reseeded", self.original.training_digest(), self.seed])
 
     def task(self) -> Task:
         """The original's own."""

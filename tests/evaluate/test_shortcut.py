@@ -11,7 +11,11 @@ from diffmask.bench import Bench
 from diffmask.beside import ChangedBench
 from diffmask.data.planting import Kind, Markers, choose_markers, distract, mix, plant, roomy
 from diffmask.errors import FitWarning, TaskError
+from diffmask.evaluate.randomised import RandomisedModel
 from diffmask.evaluate.shortcut import PlantedShortcut, found_tokens, lesson
+from diffmask.evaluate.stability import StabilityOverSeeds
+from diffmask.evaluation import Evaluation
+from diffmask.methods.amortised import Amortised
 from diffmask.methods.constant import Random, Uniform
 from diffmask.methods.erasure import Erasure
 from diffmask.tasks.toy import CountingTask
@@ -134,6 +138,21 @@ def test_leaving_one_out_finds_the_token_and_chance_is_chance(bench: Bench) -> N
     drawn = {record.metric: record for record in SINGLE.run(Random(), bench)}
     chance = flat["single_first"].value
     assert abs(drawn["single_first"].value - chance) < 4 * math.sqrt(chance * (1 - chance) / len(length))
+
+
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_what_was_learned_from_the_model_does_not_explain_the_copy(bench: Bench) -> None:
+    student = Amortised(budget="600 texts", width=32, learning_rate=3e-3)
+    bench.explained(student, "test")
+    found = {record.metric: record for record in SINGLE.run(student, bench)}
+    assert found["single_first"].value > 0.6
+
+
+@pytest.mark.parametrize("beside", [SINGLE, RandomisedModel(), StabilityOverSeeds()])
+def test_every_bench_beside_has_fits_of_its_own(bench: Bench, beside: Evaluation) -> None:
+    later = Bench(bench.store, bench.recipe, bench.seed + 1)
+    names = [one.learned_digest(Amortised()) for one in (bench, later, *beside.beside(bench))]
+    assert len(set(names)) == len(names)
 
 
 def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(bench: Bench) -> None:
