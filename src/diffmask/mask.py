@@ -70,7 +70,7 @@ class MaskExplainer(Explainer):
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """A token's score is its mean over the sites: for how long it is needed."""
+        """An input's score is what the last site says, which knows most; a state's, the mean over the sites."""
         return self.answer(batch)[1]
 
     @torch.no_grad()
@@ -78,7 +78,8 @@ class MaskExplainer(Explainer):
         """One pass serves both."""
         clean = CleanPass.over(self.task, batch)
         by_layer = self.opened(clean, self.sites)
-        return clean.answer, Attribution(by_layer.mean(dim=1), by_layer, self.sites)
+        scores = by_layer[:, -1] if self.mask == "inputs" else by_layer.mean(dim=1)
+        return clean.answer, Attribution(scores, by_layer, self.sites)
 
     def under(
         self,

@@ -234,6 +234,9 @@ def test_diffmask_fits_a_classifier(kind: str, by: str, mask: str) -> None:
     assert found.layers == task.sites
     assert (found.scores[~task.data["train"].maskable] == 0).all()
     assert (found.scores[task.data["train"].maskable] > 0).all()
+    assert found.by_layer is not None
+    one = found.by_layer[:, -1] if mask == "inputs" else found.by_layer.mean(dim=1)
+    torch.testing.assert_close(found.scores, one)
 
 
 @pytest.mark.parametrize("kind", ["bert", "xlnet", "gpt2"])
