@@ -1,13 +1,12 @@
 """Methods at an equal price: each is given as many steps or samples as so many rows through the model pay for."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
 from diffmask.bench import Bench
 from diffmask.benchmarking.plan import Plan
 from diffmask.benchmarking.rehearsal import Calls, changed, rehearsal
-from diffmask.errors import DiffMaskError, FitWarning
+from diffmask.errors import DiffMaskError
 from diffmask.explainer import Method
 from diffmask.task import Task
 from diffmask.verdict import BASELINE
@@ -25,8 +24,7 @@ def within_budget(plan: Plan, task: Task) -> tuple[Plan, list[str]]:
     if plan.budget is None:
         return plan, []
     kept, said = [], []
-    with warnings.catch_warnings(), rehearsal(task, plan.split, plan.seeds[0]) as small:
-        warnings.simplefilter("ignore", FitWarning)
+    with rehearsal(task, plan.split, plan.seeds[0]) as small:
         for method in plan.methods:
             found = method if method.name == BASELINE else affordable(method, small, plan)
             if found is None:

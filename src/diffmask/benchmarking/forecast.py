@@ -1,13 +1,12 @@
 """What a benchmark will take, told before it starts; what is in the store takes nothing."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from diffmask.bench import Bench
 from diffmask.benchmarking.plan import Plan, short_names
 from diffmask.benchmarking.rehearsal import fit_seconds, learns, rehearsal, shortened, timed
-from diffmask.errors import DiffMaskError, FitWarning
+from diffmask.errors import DiffMaskError
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
 from diffmask.graph import FitNode, MeasureNode
@@ -48,8 +47,7 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
     found = dict.fromkeys(todo, 0.0)
     if not any(missing.anything for missing in todo.values()):
         return Forecast(found, ())
-    with warnings.catch_warnings(), rehearsal(benches[0].task(), plan.split, benches[0].seed) as small:
-        warnings.simplefilter("ignore", FitWarning)
+    with rehearsal(benches[0].task(), plan.split, benches[0].seed) as small:
         for evaluation in plan.evaluations:
             if evaluation.beside(small) and any(missing.measurements[evaluation] for missing in todo.values()):
                 found[evaluation.name] = found.get(evaluation.name, 0.0) + _preparation(evaluation, benches, small)

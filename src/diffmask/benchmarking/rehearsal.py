@@ -1,6 +1,8 @@
 """A few texts first: from what they take, what all will take."""
 
+import logging
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +16,7 @@ from torch import Tensor
 
 from diffmask.batch import Batch
 from diffmask.bench import Bench, Explained
+from diffmask.errors import FitWarning
 from diffmask.evaluate.erasing import clean
 from diffmask.explainer import Method
 from diffmask.store import Store
@@ -29,14 +32,31 @@ HELD_OUT = 32
 
 @contextmanager
 def rehearsal(task: Task, split: str, seed: int) -> Iterator[Bench]:
-    """A bench over a few texts of all lengths, with a store that is thrown away; the model has run once."""
+    """A bench over a few texts of all lengths, with a store that is thrown away; the model has run once.
+
+    What short fits have to say of themselves is nobody's concern.
+    """
     small = task.narrowed(split, spread(task.data[split], FEW))
     if split != "valid" and "valid" in small.data:
         small = small.narrowed("valid", torch.arange(min(HELD_OUT, len(small.data["valid"]))))
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, _unheard():
         bench = Bench.over(Store(Path(folder)), small, seed)
         clean(bench, split, "predicted")
         yield bench
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Within this block the package logs warnings only, and no warning of a fit is given."""
+    log = logging.getLogger("diffmask")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FitWarning)
+            yield
+    finally:
+        log.setLevel(level)
 
 
 def spread(batch: Batch, few: int) -> Int[Tensor, " row"]:
