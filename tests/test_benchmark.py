@@ -23,6 +23,7 @@ from diffmask.benchmarking.run import PART_ROWS
 from diffmask.board import Board
 from diffmask.errors import InputError, RecipeError
 from diffmask.evaluate.comprehensiveness import Comprehensiveness
+from diffmask.evaluate.randomised import RandomisedModel
 from diffmask.evaluate.shortcut import PlantedShortcut
 from diffmask.graph import MeasureNode
 from diffmask.methods.diffmask import DiffMask
@@ -156,6 +157,20 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     assert forecast(plan, [bench]).by_part["planted-shortcut"] == 100.0
     plan.evaluations[0].beside(bench)[0].task()
     assert forecast(plan, [bench]).by_part["planted-shortcut"] == 0.0
+
+
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_the_forecast_knows_fits_on_a_copy(task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A clock that only fits move: seven seconds each.
+    monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 0.0)
+    monkeypatch.setattr("diffmask.benchmarking.forecast.fit_seconds", lambda method, bench: 7.0)
+    plan = Plan.of([cast(dict[str, object], METHODS[1])], [RandomisedModel()], texts=20)
+    bench, method = Bench.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
+    bench.explained(method, plan.split)
+    assert forecast(plan, [bench]).by_part["diffmask"] == 7.0
+    (shuffled,) = plan.evaluations[0].beside(bench)
+    shuffled.explainer(method)
+    assert forecast(plan, [bench]).by_part["diffmask"] == 0.0
 
 
 def _more(counted: list[int], work: Callable[[], object]) -> int:

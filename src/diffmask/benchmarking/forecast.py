@@ -77,10 +77,11 @@ class _Missing:
         self.explanations = sum(self._unexplained(bench) for bench in benches)
         self.fits = sum(not FitNode(bench, method).is_done() and self._unexplained(bench) > 0 for bench in benches)
         self.measurements = {
-            evaluation: sum(not MeasureNode(bench, method, evaluation).is_done() for bench in benches)
+            evaluation: [bench for bench in benches if not MeasureNode(bench, method, evaluation).is_done()]
             for evaluation in plan.evaluations
             if evaluation.per_text
         }
+        """By evaluation, the benches on which it is still to be made."""
 
     @property
     def anything(self) -> bool:
@@ -104,17 +105,25 @@ class _Missing:
             each = small.explained(shortened(self.method), self.plan.split).cost.seconds / self._few(small)
             spent += self.explanations * self.texts * each
             return spent + sum(
-                times * self._measuring(evaluation, small) for evaluation, times in self.measurements.items() if times
+                self._measuring(evaluation, benches, small)
+                for evaluation, benches in self.measurements.items()
+                if benches
             )
         except DiffMaskError:
             return 0.0
 
-    def _measuring(self, evaluation: Evaluation, small: Bench) -> float:
-        """What one evaluation will take at one seed, over tasks that are trained already."""
+    def _measuring(self, evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:
+        """What one evaluation will take, over tasks that are trained already."""
         short, _ = evaluation.rehearsed()
-        fits = sum(fit_seconds(self.method, beside) for beside in short.beside(small)) if learns(self.method) else 0.0
+        spent = 0.0
+        for place, rehearsed in enumerate(short.beside(small)):
+            beside = [evaluation.beside(bench)[place] for bench in benches]
+            fits = sum(not FitNode(bench, self.method).is_done() for bench in beside)
+            # A fit that is there is made again, short: what is timed below is then not a fit.
+            each = fit_seconds(self.method, rehearsed)
+            spent += fits * each if learns(self.method) else 0.0
         a_few = timed(lambda: _measure(short, shortened(self.method), small))
-        return fits + a_few * self.texts / self._few(small)
+        return spent + len(benches) * a_few * self.texts / self._few(small)
 
     def _few(self, small: Bench) -> int:
         return len(small.task().data[self.plan.split])
