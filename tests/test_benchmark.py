@@ -159,6 +159,12 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     assert forecast(plan, [bench]).by_part["planted-shortcut"] == 0.0
 
 
+def test_an_evaluation_that_cannot_be_made_does_not_stop_the_others(task: CountingTask) -> None:
+    board = dm.benchmark(task, ["gradient"], ["planted-shortcut", "comprehensiveness"], texts=10, say=silent)
+    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    assert any("three tokens that occur in no text" in warning for warning in board.warnings)
+
+
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 def test_the_forecast_knows_fits_on_a_copy(task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that only fits move: seven seconds each.

@@ -49,7 +49,7 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
         return Forecast(found, ())
     with rehearsal(benches[0].task(), plan.split, benches[0].seed) as small:
         for evaluation in plan.evaluations:
-            if evaluation.beside(small) and any(missing.measurements[evaluation] for missing in todo.values()):
+            if evaluation.beside(small) and any(missing.measurements.get(evaluation) for missing in todo.values()):
                 found[evaluation.name] = found.get(evaluation.name, 0.0) + _preparation(evaluation, benches, small)
         for name, missing in track(todo.items(), "rehearse on a few texts"):
             if missing.anything:
@@ -58,11 +58,14 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
 
 
 def _preparation(evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:
-    """What an evaluation's own tasks will take to train, told from a short training of one of each."""
+    """What an evaluation's own tasks will take to train, told from short trainings; nothing where none can be made."""
     short, longer = evaluation.rehearsed()
     spent = 0.0
     for place, rehearsed in enumerate(short.beside(small)):
-        each = longer * timed(rehearsed.task)
+        try:
+            each = longer * timed(rehearsed.task)
+        except DiffMaskError:
+            continue
         beside = [evaluation.beside(bench)[place] for bench in benches]
         spent += each * sum(not bench.store.has("task", bench.task_digest()) for bench in beside)
     return spent
