@@ -18,7 +18,7 @@ from diffmask.experiment import Experiment
 from diffmask.graph import FitNode, MeasureNode, TrainNode
 from diffmask.record import read_jsonl
 from diffmask.run import run_experiment
-from diffmask.store import Artefact, Store, write
+from diffmask.store import Artefact, Store, read, write
 from support.small import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -141,9 +141,10 @@ def test_an_artefact_of_an_older_explainer_is_built_again(tmp_path: Path, caplog
     run_experiment(Experiment.from_dict(small), tmp_path)
     before = numbers(tmp_path)
     (fit,) = (tmp_path / "store" / "fit").iterdir()
+    known = read(fit, "fit", fit.name).values
     shutil.rmtree(tmp_path / "store" / "explain")
     shutil.rmtree(fit)
-    write(fit, "fit", fit.name, Artefact({"unknown": torch.zeros(1)}, {}))
+    write(fit, "fit", fit.name, Artefact({"unknown": torch.zeros(1)}, known))
     run_experiment(Experiment.from_dict(small), tmp_path)
     assert "does not fit RandomExplainer" in caplog.text
     assert numbers(tmp_path) == before

@@ -156,7 +156,7 @@ def explainer_artefact(explainer: Explainer) -> Artefact:
 
 def restore(explainer: Explainer, artefact: Artefact) -> None:
     """Put what was learned back into a freshly built explainer, on the very model it was learned from."""
-    fitted, here = artefact.values["fingerprint"], explainer.task.fingerprint()
+    fitted, here = artefact.values.get("fingerprint", "unknown"), explainer.task.fingerprint()
     if fitted != here:
         raise StoreError(f"what was learned from model {fitted} says nothing of this one, {here}: fit it again")
     try:

@@ -22,7 +22,7 @@ from diffmask.training import generator
 from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 
-METHOD = Amortised(budget="1600 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
+METHOD = Amortised(budget="2400 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_held_out_texts_say_what_was_learned(explainer: AmortisedExplainer) -> N
     curve = explainer.diagnostics["student"]["curve"]
     assert curve[0]["texts"] == 0
     assert min(point["error"] for point in curve) < 0.05 * curve[0]["error"]
-    assert curve[-1]["texts"] == 1600
+    assert curve[-1]["texts"] == 2400
 
 
 def test_held_out_texts_end_a_fit_that_gains_nothing() -> None:
