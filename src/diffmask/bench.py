@@ -99,7 +99,11 @@ class Bench:
             method.teach(explainer, task, self.seed)
             return explainer_artefact(explainer)
 
-        self.store.get_or_make("fit", self.learned_digest(method), make, lambda found: restore(explainer, found))
+        def accept(found: Artefact) -> None:
+            require_model(found, task, "what the store holds")
+            restore(explainer, found)
+
+        self.store.get_or_make("fit", self.learned_digest(method), make, accept)
         explainer.recipe = method
         return explainer
 
@@ -154,11 +158,18 @@ def explainer_artefact(explainer: Explainer) -> Artefact:
     return Artefact(explainer.state_dict(), values)
 
 
-def restore(explainer: Explainer, artefact: Artefact) -> None:
-    """Put what was learned back into a freshly built explainer, on the very model it was learned from."""
-    fitted, here = artefact.values.get("fingerprint", "unknown"), explainer.task.fingerprint()
+def require_model(artefact: Artefact, task: Task, what: str) -> None:
+    """An explainer says nothing of a model that it was not fitted to."""
+    fitted, here = artefact.values.get("fingerprint", "unknown"), task.fingerprint()
     if fitted != here:
-        raise StoreError(f"what was learned from model {fitted} says nothing of this one, {here}: fit it again")
+        raise StoreError(
+            f"{what} was fitted to model {fitted}; this task's model is {here}; "
+            "load the explainer with the model it was fitted to, or fit it again"
+        )
+
+
+def restore(explainer: Explainer, artefact: Artefact) -> None:
+    """Put what was learned back into a freshly built explainer of the same recipe."""
     try:
         explainer.load_state_dict(dict(artefact.tensors))
     except RuntimeError as error:

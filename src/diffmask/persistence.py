@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from diffmask.bench import explainer_artefact, restore
+from diffmask.bench import explainer_artefact, require_model, restore
 from diffmask.errors import StoreError
 from diffmask.explainer import Explainer, Method
 from diffmask.recipe import parse
@@ -64,11 +64,7 @@ def load_explainer(
     kept = read(home, KIND)
     method: Method = parse("method", kept.values["method"], str(folder))
     task = model if isinstance(model, Task) else _text_task(kept.values, home, model, tokenizer)
-    if kept.values["fingerprint"] != task.fingerprint():
-        raise StoreError(
-            f"{folder} was fitted to model {kept.values['fingerprint']}; this task's model is {task.fingerprint()}; "
-            "load the explainer with the model it was fitted to, or fit it again"
-        )
+    require_model(kept, task, str(folder))
     explainer = _build(method, task)
     restore(explainer, kept)
     explainer.recipe = method

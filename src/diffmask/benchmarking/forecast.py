@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from diffmask.bench import Bench
 from diffmask.benchmarking.plan import Plan, short_names
-from diffmask.benchmarking.rehearsal import fit_seconds, learns, rehearsal, shortened, timed
+from diffmask.benchmarking.rehearsal import fit_seconds, rehearsal, shortened, timed
 from diffmask.errors import DiffMaskError
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
@@ -79,12 +79,12 @@ class _Missing:
         self.texts = len(benches[0].task().data[plan.split])
         self.explanations = sum(self._unexplained(bench) for bench in benches)
         self.fits = sum(not FitNode(bench, method).is_done() and self._unexplained(bench) > 0 for bench in benches)
+        # By evaluation, the benches on which it is still to be made.
         self.measurements = {
             evaluation: [bench for bench in benches if not MeasureNode(bench, method, evaluation).is_done()]
             for evaluation in plan.evaluations
             if evaluation.per_text
         }
-        """By evaluation, the benches on which it is still to be made."""
 
     @property
     def anything(self) -> bool:
@@ -122,9 +122,8 @@ class _Missing:
         for place, rehearsed in enumerate(short.beside(small)):
             beside = [evaluation.beside(bench)[place] for bench in benches]
             fits = sum(not FitNode(bench, self.method).is_done() for bench in beside)
-            # A fit that is there is made again, short: what is timed below is then not a fit.
-            each = fit_seconds(self.method, rehearsed)
-            spent += fits * each if learns(self.method) else 0.0
+            # Asked for even where every fit is there: what is timed below then finds a short one made.
+            spent += fits * fit_seconds(self.method, rehearsed)
         a_few = timed(lambda: _measure(short, shortened(self.method), small))
         return spent + len(benches) * a_few * self.texts / self._few(small)
 

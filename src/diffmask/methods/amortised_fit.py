@@ -142,6 +142,10 @@ class Fit(Generic[Learner, Lesson]):
         self.curve.append({"texts": self.texts, "seconds": round(seconds, 3), "error": losses.mean().item()})
 
 
+RISE = 100
+"""Steps until the learning rate is at its highest."""
+
+
 def _rate(share: float, steps: int) -> float:
     """Share of the highest learning rate: a rise, then half a cosine."""
-    return min(1.0, (steps + 1) / 100) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))
+    return min(1.0, (steps + 1) / RISE) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))
