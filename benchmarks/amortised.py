@@ -17,13 +17,13 @@ from diffmask.batch import Batch
 from diffmask.errors import FitWarning
 from diffmask.explainer import Explainer, Method
 from diffmask.methods.amortised import Amortised
-from diffmask.methods.amortised_faithfulness import Faithfulness, faithfulness
 from diffmask.methods.constant import Random
 from diffmask.methods.diffmask import DiffMask
 from diffmask.methods.erasure import Erasure
 from diffmask.methods.integrated_gradient import IntegratedGradient
 from diffmask.task import Task
 from diffmask.tasks.recipes import TextTask
+from diffmask.worth import Faithfulness, faithfulness
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from typing import cast
 
 import pytest
 import torch
-from scipy import stats
 
 import diffmask as dm
 from diffmask.bench import Bench
@@ -229,18 +228,11 @@ def test_two_evaluations_of_one_measure_are_told_apart() -> None:
     assert names[Comprehensiveness(), "sufficiency"].title == "Sufficiency"
 
 
-def test_agreement_is_spearmans_and_the_shared_top() -> None:
-    source = torch.Generator().manual_seed(0)
-    first, second = (torch.rand(6, 15, generator=source).mul(8).round() for _ in range(2))
-    maskable = torch.arange(15)[None] < torch.tensor([[15], [10], [7], [5], [3], [12]])
-    found = agreement.rank_correlation(first, second, maskable)
-    for row in range(6):
-        kept = maskable[row]
-        assert float(found[row]) == pytest.approx(stats.spearmanr(first[row][kept], second[row][kept])[0], abs=1e-5)
-    rising = torch.arange(10.0)[None]
-    everything = torch.ones(1, 10, dtype=torch.bool)
-    assert agreement.top_overlap(rising, rising, everything).tolist() == [1.0]
-    assert agreement.top_overlap(rising, -rising, everything).tolist() == [0.0]
+def test_agreement_is_a_table_of_pairs() -> None:
+    rising, everything = torch.arange(10.0)[None], torch.ones(1, 10, dtype=torch.bool)
+    found = agreement.table([rising, -rising], everything)
+    assert found["rank correlation"] == [[pytest.approx(1), pytest.approx(-1)], [pytest.approx(-1), pytest.approx(1)]]
+    assert found["overlap of the highest fifth"] == [[1.0, 0.0], [0.0, 1.0]]
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ ORDER = (
     "report", "words", "display", "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training",
     "task", "clean", "leaning", "explainer", "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics",
     "claim", "store", "tasks", "methods", "given", "parts", "bench", "beside", "persistence", "streaming", "part",
-    "roar", "evaluation", "evaluate", "graph", "experiment", "engine", "run", "benchmarking", "demo", "cli",
+    "roar", "evaluation", "evaluate", "worth", "graph", "experiment", "engine", "run", "benchmarking", "demo", "cli",
 )  # fmt: skip
 
 
-# A board shows itself, and its views are the report's.
-VIEWS = {"board": {"report"}}
+# A board shows itself, and its views are the report's; an amortised explainer says what it is worth.
+VIEWS = {"board": {"report"}, "methods": {"worth"}}
 
 
 def imports(file: Path) -> set[str]:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import rankdata, spearmanr
 
-from diffmask.evaluate.ranks import chance_among_first, mid_ranks, rank_correlation
+from diffmask.evaluate.ranks import chance_among_first, mid_ranks, rank_correlation, top_overlap
 
 FIRST = torch.tensor([[0.3, 0.3, 0.9, -1.0, 5.0], [1.0, 2.0, 3.0, 4.0, 0.0]])
 SECOND = torch.tensor([[0.1, 0.7, 0.7, -2.0, 0.0], [4.0, 3.0, 2.0, 1.0, 9.0]])
@@ -39,3 +39,11 @@ def test_the_chance_among_the_first_is_that_over_all_ways_to_break_ties() -> Non
         expected = [sum(token in way[:count] for way in ways) / len(ways) for token in range(5)]
         found = chance_among_first(torch.tensor([scores]), torch.ones(1, 5).bool(), torch.tensor([float(count)]))
         assert found[0].tolist() == pytest.approx(expected)
+
+
+def test_the_overlap_is_that_of_the_highest_fifth() -> None:
+    maskable = torch.ones(1, 10, dtype=torch.bool)
+    up = torch.arange(10.0)[None]
+    half = up.clone()
+    half[0, 8] = -1.0
+    assert [top_overlap(up, other, maskable).item() for other in (up, -up, half)] == [1.0, 0.0, 0.5]

@@ -21,7 +21,7 @@ from diffmask.methods.erasure import Erasure
 from diffmask.tasks.toy import CountingTask
 from diffmask.training import generator
 from support.benches import bench_of
-from support.transformer import FIRST_WORD, TransformerTask, texts
+from support.transformer import FIRST_WORD, TransformerTask, texts, with_spare_words
 
 MARKERS = Markers(torch.tensor([21, 22, 23]), torch.tensor([0, 2]))
 KINDS: list[Kind] = ["single", "context", "pair"]
@@ -101,11 +101,7 @@ def test_what_is_found_is_counted_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def task() -> TransformerTask:
-    """Rows that leave the last four words of the vocabulary unused."""
-    made = TransformerTask()
-    for name, batch in made.data.items():
-        made.data[name] = Batch(**{**vars(batch), "tokens": batch.tokens.masked_fill(batch.tokens > 19, FIRST_WORD)})
-    return made
+    return with_spare_words(TransformerTask())
 
 
 @pytest.fixture(scope="module")

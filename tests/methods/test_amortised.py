@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
 from diffmask.errors import FitWarning, RecipeError
+from diffmask.evaluate.ranks import rank_correlation
 from diffmask.explainer import Explainer
 from diffmask.methods.amortised import Amortised, AmortisedExplainer, middle_sites
 from diffmask.methods.amortised_answer import direction, numbers, rebuilt
 from diffmask.methods.amortised_budget import parse_budget
 from diffmask.methods.amortised_copies import draw_kept, draw_pointed
-from diffmask.methods.amortised_faithfulness import faithfulness, overlap, rank_correlation
 from diffmask.methods.amortised_refine import posterior
 from diffmask.methods.erasure import Erasure
 from diffmask.training import generator
@@ -108,7 +108,7 @@ def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cac
         student = method.fit(task)
     batch = task.data["test"]
     taught = Erasure().fit(task)(batch).scores
-    assert rank_correlation(student(batch).scores, taught, batch.maskable) > 0.9
+    assert rank_correlation(student(batch).scores, taught, batch.maskable).mean() > 0.9
     kept = len(list((cache / "teacher").iterdir()))
     # Another seed learns from the same answers.
     with warnings.catch_warnings():
@@ -125,17 +125,6 @@ def test_several_teachers_are_taken_together() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         method.fit(WordsTask())
-
-
-def test_the_report_puts_the_student_beside_the_others(explainer: AmortisedExplainer) -> None:
-    report = explainer.report(rows=40)
-    student, gradients, erasure = report.lines
-    assert (gradients.method.split()[0], erasure.method) == ("integrated-gradient", "erasure")
-    assert student.correlation == pytest.approx(1) and student.overlap == 1
-    # In a model that adds up all three are right, up to ties.
-    assert student.comprehensiveness == pytest.approx(erasure.comprehensiveness, abs=0.02)
-    assert "break-even" in str(report) and "erasure" in str(report)
-    assert report.problems == ()
 
 
 def test_texts_unlike_those_of_the_fit_are_flagged(explainer: AmortisedExplainer) -> None:
@@ -213,25 +202,6 @@ def test_an_answer_is_rebuilt_from_its_numbers_and_leans_where_its_outcome_lies(
         assert (moved.log_prob(outcome) > answer.log_prob(outcome)).all()
     else:
         assert (towards == 1).all()
-
-
-def test_faithfulness_is_arithmetic() -> None:
-    """Tokens 3 3: the mask is token 4. Without the first 5 % (one token) the logit falls from 8 to 3.5."""
-    from support.linear import LinearTask
-
-    task = LinearTask([[3, 3]])
-    found = faithfulness(task, task.data["train"], torch.tensor([[1.0, 0.0]]))
-    p = torch.sigmoid(torch.tensor([8.0, 3.5]))
-    assert found.comprehensiveness == pytest.approx(float(p[0] - p[1]), abs=1e-6)
-    assert found.sufficiency == pytest.approx(float(p[0] - p[1]), abs=1e-6)
-
-
-def test_rank_correlation_and_overlap() -> None:
-    maskable = torch.ones(1, 5, dtype=torch.bool)
-    up, down = torch.arange(5.0)[None], -torch.arange(5.0)[None]
-    assert rank_correlation(up, up, maskable) == pytest.approx(1)
-    assert rank_correlation(up, down, maskable) == pytest.approx(-1)
-    assert (overlap(up, up, maskable), overlap(up, down, maskable)) == (1, 0)
 
 
 def test_budgets_are_read_as_people_write_them() -> None:

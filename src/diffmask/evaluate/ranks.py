@@ -4,8 +4,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from diffmask.evaluate.erasing import counts, places
+
 Scores = Float[Tensor, "row token"]
 Mask = Bool[Tensor, "row token"]
+TOP = 0.2
+"""Share of a text's tokens that are its highest."""
 
 
 def above_and_equal(scores: Scores, maskable: Mask, counted: Mask | None = None) -> tuple[Scores, Scores]:
@@ -53,6 +57,13 @@ def rank_correlation(first: Scores, second: Scores, maskable: Mask) -> Float[Ten
     both_flat = (one == 0).all(dim=1) & (two == 0).all(dim=1)
     found = (one * two).sum(dim=1) / size.clamp(min=1e-12)
     return found.masked_fill(both_flat, 1.0)
+
+
+def top_overlap(first: Scores, second: Scores, maskable: Mask) -> Float[Tensor, " row"]:
+    """Share of the highest fifth of a text's tokens that two orders have in common; NaN for a text without tokens."""
+    size = counts(maskable, (TOP,))
+    one, other = (places(scores, maskable) < size for scores in (first, second))
+    return (one & other).sum(dim=1) / size.squeeze(1)
 
 
 def _centred(ranks: Scores, maskable: Mask) -> Scores:

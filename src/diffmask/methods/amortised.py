@@ -3,8 +3,9 @@
 import math
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Shaped
@@ -13,7 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.answer import decision
 from diffmask.batch import Attribution, Batch
-from diffmask.errors import FitWarning, InputError, RecipeError
+from diffmask.errors import FitWarning, RecipeError
 from diffmask.explainer import Explainer, Method
 from diffmask.methods.amortised_additivity import additivity, interaction_only
 from diffmask.methods.amortised_answer import direction, numbers
@@ -21,13 +22,15 @@ from diffmask.methods.amortised_budget import Budget, parse_budget
 from diffmask.methods.amortised_copies import AddingUp
 from diffmask.methods.amortised_fit import Course, Fit, Lesson, Schedule
 from diffmask.methods.amortised_refine import RefinedExplainer
-from diffmask.methods.amortised_report import Report, side_by_side
 from diffmask.methods.amortised_student import Student, strangeness
 from diffmask.methods.amortised_teacher import Faculty, Imitation, kept_scores
 from diffmask.probe import Baseline, baseline_state, site_statistics
 from diffmask.recipe import parse
 from diffmask.task import Task
 from diffmask.training import endless, generator, seeded
+
+if TYPE_CHECKING:
+    from diffmask.worth import Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,15 +199,23 @@ class AmortisedExplainer(Explainer):
         """One pass serves both."""
         return self._read(batch, None)
 
-    def report(self, batch: Batch | None = None, rows: int = 100) -> Report:
-        """This explainer beside its teachers and two standard methods, on test texts or on others."""
-        known = [self.task.data[name][:rows] for name in ("test", "valid") if name in self.task.data]
-        if batch is None and not known:
-            raise InputError("the task has no test or validation texts; give some, report(task.encode([...]))")
-        texts = known[0] if batch is None else batch
-        teachers = self.recipe.teachers() if isinstance(self.recipe, Amortised) else []
-        problems = [f"{name}: {text}" for name, text in self.diagnostics.get("student", {}).get("problems", {}).items()]
-        return side_by_side(self, texts, teachers, self.unlike(texts).nonzero().flatten().tolist(), problems)
+    def report(
+        self,
+        batch: Batch | None = None,
+        rows: int = 100,
+        *,
+        strangers: Batch | None = None,
+        planted: bool | Mapping[str, Any] = True,
+    ) -> "Report":
+        """This explainer beside its teachers and two standard methods, on test texts or on others.
+
+        Strangers are texts unlike those of the fit; where none are given, the same texts with their words in random
+        order. A planted shortcut, with choices of `planted-shortcut` where they are given, takes a copy of the model
+        that learns it and a fit of everybody to that copy; both are kept for the next report.
+        """
+        from diffmask.worth import report_on  # it stands after all that it measures with
+
+        return report_on(self, batch, rows, strangers, planted)
 
     def refined(self, copies: int = 64) -> RefinedExplainer:
         """An explainer that asks about so many masked copies of each text and starts from these scores."""
