@@ -16,7 +16,7 @@ from diffmask.batch import Batch
 from diffmask.bench import Bench
 from diffmask.errors import InputError, TaskError
 from diffmask.evaluate.comprehensiveness import Comprehensiveness, drops
-from diffmask.evaluate.erasing import Clean, Eraser, counts, places, said
+from diffmask.evaluate.erasing import Clean, Eraser, counts, places
 from diffmask.evaluate.ranks import rank_correlation, top_overlap
 from diffmask.evaluate.shortcut import PlantedShortcut
 from diffmask.explainer import Explainer, Method
@@ -194,7 +194,8 @@ class Examiner:
 
 def faithfulness(task: Task, batch: Batch, scores: Scores) -> Faithfulness:
     """Of any scores, by the ratios and the erasure that comprehensiveness is measured with everywhere."""
-    eraser, target = Eraser(task), said(task, batch)
+    eraser = Eraser(task)
+    target = eraser.decisions(batch)
     everything = torch.arange(len(batch))
     whole = Clean(target, eraser.probability(batch, target, everything, torch.zeros_like(batch.present)))
     order, sizes = places(scores, batch.maskable), counts(batch.maskable, Comprehensiveness().ratios)

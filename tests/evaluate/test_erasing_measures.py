@@ -10,9 +10,9 @@ from torch import Tensor
 
 from diffmask.errors import RecipeError, TaskError
 from diffmask.evaluate.curves import DeletionInsertion
+from diffmask.evaluate.erasing import Eraser
 from diffmask.evaluate.flip import DecisionFlip, flip_share
 from diffmask.evaluate.infidelity import Infidelity, changes, infidelity, random_sets
-from diffmask.evaluate.removal import Eraser
 from diffmask.record import Record
 from support.benches import Written, bench_of
 from support.linear import LinearTask

@@ -12,7 +12,7 @@ from diffmask.answer import Quantity, explained
 from diffmask.batch import Batch
 from diffmask.bench import Bench
 from diffmask.board import Measure
-from diffmask.evaluate.removal import Eraser, Mode, first_tokens, share_of
+from diffmask.evaluate.erasing import Eraser, Mode, first_tokens, share_of
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
 from diffmask.record import Record

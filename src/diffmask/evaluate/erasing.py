@@ -3,13 +3,14 @@
 Copies go through the model in order of length, as many at once as their tokens allow.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.distributions import Distribution
 
 from diffmask.answer import decision, explained
 from diffmask.batch import Batch, ranking
@@ -23,7 +24,7 @@ from diffmask.store import Artefact
 from diffmask.task import Task
 
 Mode = Literal["mask", "delete", "attention-mask"]
-"""Put the mask token in a token's place, take it out of the text, or hide it from attention."""
+"""Put the mask token in a token's place (or the mean state), take it out of the text, or hide it from attention."""
 Goal = Literal["predicted", "gold"]
 """Whose probability is followed: of the class that the model says, or of the label."""
 
@@ -65,6 +66,30 @@ class Eraser:
             raise TaskError(f"{type(self.task).__name__} has no attention mask; erase by 'mask' or 'delete'")
 
     @torch.no_grad()
+    def ask(
+        self,
+        batch: Batch,
+        gone: Bool[Tensor, "copy token"],
+        question: Callable[[Distribution, Int[Tensor, " some"]], Tensor],
+        rows: Int[Tensor, " copy"] | None = None,
+    ) -> Shaped[Tensor, "copy ..."]:
+        """What `question(answer, copies)` says of each copy, a row without the tokens that are gone.
+
+        Copy i is of row `rows[i]`; where none are named, of row i.
+        """
+        copied = torch.arange(len(batch)) if rows is None else rows
+        portion = Portion(ROWS_AT_ONCE)
+        left = batch.present.sum(dim=1)[copied] - (gone.sum(dim=1) if self.mode == "delete" else 0)
+        asked, told = list(_by_length(left)), []
+        for copies in asked:
+
+            def work(items: slice, copies: Tensor = copies) -> Tensor:
+                some = copies[items]
+                return question(self.answer(batch[copied[some]], gone[some]), some)
+
+            told += portion.split(len(copies), work)
+        return torch.cat(told)[torch.cat(asked).argsort()]
+
     def probability(
         self,
         batch: Batch,
@@ -73,19 +98,17 @@ class Eraser:
         gone: Bool[Tensor, "copy token"],
     ) -> Float[Tensor, " copy"]:
         """p(target | row without the tokens that are gone), for any number of copies of any rows."""
-        portion = Portion(ROWS_AT_ONCE)
-        left = batch.present.sum(dim=1)[rows] - (gone.sum(dim=1) if self.mode == "delete" else 0)
-        found = batch.present.new_zeros(len(rows), dtype=torch.get_default_dtype())
-        for copies in _by_length(left):
 
-            def answer(items: slice, copies: Tensor = copies) -> Tensor:
-                some = copies[items]
-                return self._answer(batch[rows[some]], target[rows[some]], gone[some])
+        def question(answer: Distribution, copies: Int[Tensor, " some"]) -> Tensor:
+            return explained(answer, target[rows[copies]], "probability")
 
-            found[copies] = torch.cat(portion.split(len(copies), answer)).to(found.dtype)
-        return found
+        return self.ask(batch, gone, question, rows).to(torch.get_default_dtype())
 
-    def _answer(self, batch: Batch, target: Shaped[Tensor, "row *event"], gone: Bool[Tensor, "row token"]) -> Tensor:
+    def decisions(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
+        """What the model decides of each row with nothing gone."""
+        return self.ask(batch, torch.zeros_like(batch.present), lambda answer, _rows: decision(answer))
+
+    def answer(self, batch: Batch, gone: Bool[Tensor, "row token"]) -> Distribution:
         """One pass. A row of which nothing would be left is masked: a model must be given something."""
         nothing = ~(batch.present & ~gone).any(dim=1, keepdim=True)
         replaced = gone if self.mode == "mask" else gone & nothing
@@ -97,7 +120,7 @@ class Eraser:
         if self.task.mask_token is None and replaced.any():
             baseline = mean_embedding(self.task) if self.baseline is None else self.baseline
             edits = {self.task.sites[0]: fill(replaced[:, : shorter.tokens.shape[1]], baseline)}
-        return explained(self.task.predict(shorter, edits), target, "probability")
+        return self.task.predict(shorter, edits)
 
 
 def mean_embedding(task: Task) -> Float[Tensor, " width"]:
@@ -124,7 +147,7 @@ def clean(bench: Bench, split: str, goal: Goal) -> Clean:
     batch = task.data[split]
 
     def make() -> Artefact:
-        target = said(task, batch) if goal == "predicted" else batch.target
+        target = Eraser(task).decisions(batch) if goal == "predicted" else batch.target
         if goal == "gold" and bool((target < 0).any() if not target.is_floating_point() else target.isnan().any()):
             raise InputError("some texts have no label; follow the predicted class instead, goal='predicted'")
         rows = torch.arange(len(batch))
@@ -133,16 +156,6 @@ def clean(bench: Bench, split: str, goal: Goal) -> Clean:
 
     kept = bench.store.get_or_make("clean", digest_of(["clean", bench.task_digest(), split, goal]), make)
     return Clean(kept.tensors["target"], kept.tensors["probability"])
-
-
-@torch.no_grad()
-def said(task: Task, batch: Batch) -> Shaped[Tensor, "row *event"]:
-    """The model's own decision for each row."""
-    parts: dict[int, Tensor] = {}
-    for rows in _by_length(batch.present.sum(dim=1)):
-        for row, outcome in zip(rows.tolist(), decision(task.predict(batch[rows].trim())), strict=True):
-            parts[row] = outcome
-    return torch.stack([parts[row] for row in range(len(batch))])
 
 
 def counts(maskable: Bool[Tensor, "row token"], ratios: tuple[float, ...]) -> Int[Tensor, "row ratio"]:
@@ -163,3 +176,19 @@ def places(scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token
     tensor([[2, 0, 1]])
     """
     return ranking(scores, maskable).argsort(dim=1)
+
+
+def first_tokens(
+    scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"], count: Int[Tensor, " row"]
+) -> Bool[Tensor, "row token"]:
+    """The `count` tokens of each row that score highest; ties by position.
+
+    >>> first_tokens(torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([[True, True, True]]), torch.tensor([2]))
+    tensor([[False,  True,  True]])
+    """
+    return (places(scores, maskable) < count[:, None]) & maskable
+
+
+def share_of(maskable: Bool[Tensor, "row token"], share: float) -> Int[Tensor, " row"]:
+    """That share of each row's maskable tokens, rounded to whole tokens."""
+    return (maskable.sum(dim=1) * share).round().long()

@@ -15,7 +15,7 @@ from diffmask.batch import Batch
 from diffmask.bench import Bench
 from diffmask.board import Measure
 from diffmask.errors import RecipeError
-from diffmask.evaluate.removal import Eraser, Mode, first_tokens
+from diffmask.evaluate.erasing import Eraser, Mode, first_tokens
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
 from diffmask.record import Record

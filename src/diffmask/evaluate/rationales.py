@@ -10,8 +10,8 @@ from torch import Tensor
 
 from diffmask.bench import Bench
 from diffmask.board import Measure
+from diffmask.evaluate.erasing import first_tokens, share_of
 from diffmask.evaluate.ranks import above_and_equal
-from diffmask.evaluate.removal import first_tokens, share_of
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
 from diffmask.record import Record

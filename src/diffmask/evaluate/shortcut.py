@@ -16,9 +16,9 @@ from diffmask.beside import Change, ChangedBench
 from diffmask.board import Measure
 from diffmask.data.planting import SIZE, Kind, Markers, choose_markers, distract, mix, plant, roomy
 from diffmask.errors import FitWarning, TaskError
+from diffmask.evaluate.erasing import Eraser
 from diffmask.evaluate.evidence import first_on
 from diffmask.evaluate.ranks import chance_among_first, mid_ranks
-from diffmask.evaluate.removal import Eraser
 from diffmask.evaluation import Evaluation, record_of
 from diffmask.explainer import Method
 from diffmask.record import Record

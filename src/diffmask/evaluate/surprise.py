@@ -15,7 +15,7 @@ from torch.distributions import Distribution
 from diffmask.answer import decides, decision
 from diffmask.batch import Batch
 from diffmask.errors import TaskError
-from diffmask.evaluate.removal import Eraser, Mode
+from diffmask.evaluate.erasing import Eraser, Mode
 from diffmask.task import Task
 from diffmask.training import generator
 
