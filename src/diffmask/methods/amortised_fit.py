@@ -144,8 +144,15 @@ class Fit(Generic[Learner, Lesson]):
 
 RISE = 100
 """Steps until the learning rate is at its highest."""
+RISE_SHARE = 0.2
+"""Share of the budget after which it is, where that comes first."""
 
 
 def _rate(share: float, steps: int) -> float:
-    """Share of the highest learning rate: a rise, then half a cosine."""
-    return min(1.0, (steps + 1) / RISE) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))
+    """Share of the highest learning rate: a rise, then half a cosine.
+
+    >>> [round(_rate(share, steps), 2) for share, steps in ((0.0, 49), (0.1, 9), (0.5, 999), (1.0, 1999))]
+    [0.5, 0.49, 0.5, 0.02]
+    """
+    risen = max((steps + 1) / RISE, share / RISE_SHARE)
+    return min(1.0, risen) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))

@@ -61,8 +61,8 @@ class DiffMask(Method):
     """Rows on which, after a fit, hard masks are made to hold the margin: every other validation row, so many at most.
 
     Training rows, for gates; 0: left as learned. A model is surer of the rows it was trained on."""
-    first_share: float = 0.3
-    """Share of the margin that hard masks may use at the first site; it rises with the depth, to all of it.
+    first_share: float = 0.05
+    """Share of the margin that hard masks may use at the first site; each site has a multiple of the one before.
 
     For inputs only: what an early site erases is erased for all that follow, though they know better."""
     statistics_rows: int = 768
@@ -159,8 +159,8 @@ class DiffMask(Method):
     def site_margins(self, sites: tuple[str, ...]) -> dict[str, float]:
         """What each site's hard masks may use of the margin."""
         first = self.first_share if self.mask == "inputs" else 1.0
-        depth = torch.linspace(0, 1, len(sites)).tolist() if len(sites) > 1 else [1.0]
-        return {site: self.margin * (first + (1 - first) * part) for site, part in zip(sites, depth, strict=True)}
+        height = torch.linspace(1, 0, len(sites)).tolist() if len(sites) > 1 else [0.0]
+        return {site: self.margin * first**part for site, part in zip(sites, height, strict=True)}
 
     def start_baselines(
         self, task: Task, sites: tuple[str, ...], known: Mapping[str, SiteStatistics]

@@ -53,7 +53,7 @@ def opened(explainer: MarginsExplainer, rows: Batch, size: int = 64) -> list[Ope
 def calibrate(explainer: MarginsExplainer, rows: Batch, halvings: int = 7) -> None:
     """Move each margin's threshold as high as hard masks hold it, and no higher than a looser one's.
 
-    Held is a margin that the mean divergence keeps to by its own standard error: few texts make most of a small mean.
+    Held is a margin that the mean divergence keeps to by twice its standard error: few texts make most of a small mean.
     """
     parts = opened(explainer, rows)
     highest = torch.inf
@@ -71,7 +71,7 @@ def _highest(parts: Sequence[Opened], margin: int, allowed: float, halvings: int
         middle = (low + high) / 2
         caused = _divergences(parts, margin, middle)
         error = caused.std(correction=0) / len(caused) ** 0.5
-        low, high = (middle, high) if caused.mean() + error <= allowed else (low, middle)
+        low, high = (middle, high) if caused.mean() + 2 * error <= allowed else (low, middle)
     return low
 
 

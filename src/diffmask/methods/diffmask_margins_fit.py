@@ -39,10 +39,9 @@ def train_margins(method: "DiffMask", explainer: MarginsExplainer, task: Task, s
     loop = _Fit(method, explainer, task, generator(seed, "margins"))
     for step in track(range(method.steps), f"fit {method.label}"):
         loop.step(step / method.steps)
-    _, held_out = split_off(task, 384)
-    half = len(held_out) // 2
-    calibrate(explainer, held_out[:half])
-    explainer.diagnostics = diagnose(explainer, held_out[half:], loop.multipliers)
+    _, others = split_off(task, len(task.data["train"]))
+    calibrate(explainer, others[::2].spread(max(method.settle_rows, 1)))
+    explainer.diagnostics = diagnose(explainer, others[1::2].spread(512), loop.multipliers)
     for name, found in explainer.diagnostics.items():
         for problem, text in found["problems"].items():
             warnings.warn(f"{method.label} at {name}: {problem}: {text}", FitWarning, stacklevel=4)
