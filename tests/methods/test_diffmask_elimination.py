@@ -8,7 +8,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from diffmask.answer import divergence, tendency
 from diffmask.methods.amortised_answer import numbers, rebuilt, told_by
-from diffmask.methods.diffmask_elimination import elimination, foretelling
+from diffmask.methods.diffmask_elimination import LEAD, elimination, foretelling
 
 
 def moved(start: float, end: float) -> float:
@@ -25,10 +25,19 @@ def test_words_that_speak_against_each_other_go_together() -> None:
     assert found[0, 1] < found[0, 0]
 
 
+def lead(logits: torch.Tensor, decided: torch.Tensor) -> torch.Tensor:
+    """Of a class over the next best."""
+    others = logits.scatter(-1, decided, -torch.inf).amax(dim=-1)
+    return logits.gather(-1, decided).squeeze(-1) - others
+
+
 def caused(answer: Categorical, sums: torch.Tensor) -> torch.Tensor:
-    """KL between each row's answer and what many sums of numbers stand for."""
-    original = rebuilt(answer, numbers(answer).repeat_interleave(sums.shape[1], dim=0))
-    return divergence(original, rebuilt(answer, sums.flatten(0, 1))).unflatten(0, sums.shape[:2])
+    """KL between each row's answer and what many sums of numbers stand for, and what the decision loses of its lead."""
+    whole = numbers(answer).repeat_interleave(sums.shape[1], dim=0)
+    decided, after = whole.argmax(dim=1, keepdim=True), sums.flatten(0, 1)
+    behind = (lead(whole, decided).clamp(max=LEAD) - lead(after, decided)).clamp(min=0)
+    moved = divergence(rebuilt(answer, whole), rebuilt(answer, after)) + behind
+    return moved.unflatten(0, sums.shape[:2])
 
 
 def test_it_finds_larger_sets_than_tokens_one_by_one_and_nearly_the_largest() -> None:
@@ -45,6 +54,14 @@ def test_it_finds_larger_sets_than_tokens_one_by_one_and_nearly_the_largest() ->
     assert ours.sum() >= 1.2 * one_by_one.sum()
 
 
+def test_a_word_that_keeps_the_decision_ahead_is_needed_though_the_divergence_is_small() -> None:
+    answer = Categorical(logits=torch.tensor([[0.2, 0.0, -3.0]]))
+    lost = torch.tensor([[[0.4, 0.0, 0.0], [-0.4, 0.0, 0.0]]])
+    assert divergence(answer, Categorical(logits=numbers(answer) - lost[:, 0])).item() < 0.03
+    needed = elimination(answer, numbers(answer), lost, torch.tensor([[True, False]]))
+    assert needed[0, 0] > 0.4
+
+
 def test_a_long_text_takes_few_steps_and_keeps_what_decides() -> None:
     answer = Categorical(logits=torch.tensor([[3.0, 0.0]]))
     lost = torch.zeros(1, 500, 2)
@@ -54,12 +71,22 @@ def test_a_long_text_takes_few_steps_and_keeps_what_decides() -> None:
     assert needed[0, 123] > 1 and needed[0, :123].max() < 1e-2
 
 
-def test_the_short_cut_for_classes_foretells_what_any_answer_does() -> None:
+def test_the_short_cut_for_classes_foretells_what_any_answer_does_and_the_lead_lost() -> None:
     torch.manual_seed(1)
     answer, lost, remaining = Categorical(logits=torch.randn(3, 4)), torch.randn(3, 6, 4), torch.randn(3, 4)
-    quick = foretelling(answer, numbers(answer), lost)(remaining)
-    plain = foretelling.dispatch(Distribution)(answer, numbers(answer), lost)(remaining)
-    torch.testing.assert_close(quick, plain)
+    foretold = foretelling(answer, numbers(answer), lost)
+    torch.testing.assert_close(foretold.without_each(remaining), caused(answer, remaining[:, None] - lost))
+    torch.testing.assert_close(foretold.now(remaining), caused(answer, remaining[:, None]).squeeze(1))
+
+
+@pytest.mark.parametrize("kind", [Bernoulli, Categorical])
+def test_a_token_that_goes_leaves_what_remains_without_it(kind: type[Distribution]) -> None:
+    torch.manual_seed(2)
+    answer = kind(logits=torch.randn(3, 2) if kind is Categorical else torch.randn(3))  # type: ignore[call-arg]
+    features = numbers(answer).shape[1]
+    lost, remaining = torch.randn(3, 5, features), torch.randn(3, features)
+    foretold = foretelling(answer, numbers(answer), lost)
+    torch.testing.assert_close(foretold.without_each(remaining)[:, 2], foretold.now(remaining - lost[:, 2]))
 
 
 @pytest.mark.parametrize(
