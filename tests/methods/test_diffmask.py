@@ -162,7 +162,7 @@ def test_an_unknown_site_is_refused_before_any_work(toy_task: CountingTask) -> N
 
 
 def test_impossible_choices_are_refused_at_the_door() -> None:
-    with pytest.raises(RecipeError, match="margin must not be negative"):
+    with pytest.raises(RecipeError, match="margin and own must not be negative"):
         DiffMask(margin=-1.0)
     with pytest.raises(RecipeError, match="settle_rows=0 asks for by='gates'"):
         DiffMask(settle_rows=0)

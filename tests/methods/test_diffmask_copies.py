@@ -7,8 +7,10 @@ from diffmask.answer import decision, divergence
 from diffmask.clean import CleanPass, clean_passes
 from diffmask.methods.diffmask import DiffMask
 from diffmask.methods.diffmask_copies import CopiesExplainer
+from diffmask.methods.diffmask_copies_fit import draw_needed
 from diffmask.tasks.text import TextClassification
 from diffmask.tasks.toy import CountingTask
+from diffmask.training import generator
 from support.linear import VALUES
 from support.small_words import WordsTask
 from support.tiny_models import tiny_model, word_pieces
@@ -89,3 +91,16 @@ def test_a_margin_is_held_on_average_and_no_more_is_asked_once_it_is_not(explain
     masks = iter(nothing)
     assert len(passes) > 2 and not explainer.holds(passes, "embedding", masks, 0.0)
     assert len(list(masks)) == len(passes) - 1
+
+
+def test_own_masks_keep_what_is_needed_most_at_every_share() -> None:
+    needed = torch.tensor([[1e-3, 10.0, 1e-6, 5.0, 1e3]]).repeat(400, 1)
+    maskable = torch.tensor([[True, True, True, True, False]]).repeat(400, 1)
+    kept = draw_needed(needed, maskable, 4, generator(0, "own"))
+    assert kept.shape == (400, 4, 5) and not kept[..., 4].any()
+    # Needs so far apart are never exchanged; those of 5 and 10 nats are now and then.
+    assert (kept[..., 2] <= kept[..., 0]).all() and (kept[..., 0] <= kept[..., 1]).all()
+    assert 0 < (kept[..., 3] & ~kept[..., 1]).sum() < (kept[..., 1] & ~kept[..., 3]).sum()
+    sizes = kept.sum(dim=2)
+    assert set(sizes.unique().tolist()) == {0, 1, 2, 3, 4}
+    assert (sizes[:, 0] > sizes[:, 3]).all()

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -79,8 +79,8 @@ class Fit(Generic[Learner, Lesson]):
         self.texts = self.steps = 0
         self.start = start
 
-    def run(self, batches: Iterator[Batch]) -> None:
-        """Until the budget is spent, or held-out texts say that it is enough; the best weights are kept."""
+    def run(self, batches: Iterator[Batch], keep: Literal["best", "last"] = "best") -> None:
+        """Until the budget is spent or held-out texts say that it is enough; then their best weights, or the last."""
         best = self.steady.state_dict()
         self._look()
         while not self.texts or not self._enough():  # a budget spent before the first text still buys one batch
@@ -94,7 +94,7 @@ class Fit(Generic[Learner, Lesson]):
                 self._look()
                 if self.best == len(self.curve) - 1:
                     best = copy.deepcopy(self.steady.state_dict())
-        self.student.load_state_dict(best)
+        self.student.load_state_dict(best if keep == "best" else self.steady.state_dict())
 
     @property
     def best(self) -> int:

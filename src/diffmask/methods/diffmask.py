@@ -68,8 +68,10 @@ class DiffMask(Method):
     statistics_rows: int = 768
     """Training rows that the sites' means and deviations, and what they tell of the answer, are taken from."""
 
-    pairs: int = 4
+    pairs: int = 2
     """Copies: masks drawn a text, each asked with its complement."""
+    own: int = 4
+    """Copies: masks a text that erase what is needed least by what has been learned so far."""
     updates: int = 8
     """Copies: steps of the optimiser for each batch of texts."""
     replay: int = 60_000
@@ -113,8 +115,8 @@ class DiffMask(Method):
     """Adaptive draws a site with a sparse mask that holds the margin a tenth as often."""
 
     def __post_init__(self) -> None:
-        if min((self.margin, *self.margins)) < 0 or min(self._counts()) < 1:
-            raise RecipeError("diffmask: margin must not be negative; steps, sizes and counts are at least 1")
+        if min((self.margin, *self.margins, self.own)) < 0 or min(self._counts()) < 1:
+            raise RecipeError("diffmask: margin and own must not be negative; steps, sizes and counts are at least 1")
         if self.by == "copies" and not self.margins and self.settle_rows < 1:
             raise RecipeError("diffmask: settle_rows=0 asks for by='gates'; copies without thresholds mask nothing")
 

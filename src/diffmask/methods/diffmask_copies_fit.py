@@ -66,7 +66,7 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
     batches = endless(rows, method.batch_size, source, method.length_pool)
     if method.learn_baseline:
         learn_baselines(explainer, batches, method.steps, source)
-    course = LayeredCopies(explainer, method.pairs, method.sites_per_step, source)
+    course = LayeredCopies(explainer, method.pairs, method.own, method.sites_per_step, source)
     schedule = Schedule(
         budget=Budget(texts=float(method.steps * method.batch_size)),
         updates=method.updates,
@@ -76,7 +76,7 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
     )
     asked = ask_all(course, held_out, method.batch_size)
     fit = Fit(explainer.layered, course, schedule, asked, source, start)
-    fit.run(batches)
+    fit.run(batches, keep="last")  # held-out texts are asked about sets of no student's choice
     _, others = split_off(task, len(rows))
     set_thresholds(explainer, others[::2].spread(method.settle_rows), method.site_margins(explainer.sites))
     explainer.diagnostics = diagnose(explainer, method.margin, held_out=others[1::2])
@@ -106,6 +106,10 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
     explainer: CopiesExplainer
     pairs: int
     """Masks drawn a text, each asked with its complement."""
+    own: int
+    """Masks a text that erase what the students, so far, tell to be needed least: the sets that they will choose.
+
+    A set chosen by what is foretold of it is one that was foretold too well; asked about it, they learn better."""
     places: int
     """How many sites' states are masked in turn; inputs are masked at one place for all."""
     source: torch.Generator
@@ -117,7 +121,8 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         kept, told = {}, {}
         for site in self._drawn():
             place = self.explainer.place(site)
-            kept[place] = draw_kept(batch.maskable, self.pairs, self.source)
+            chosen = [self._chosen(clean, site)] if self.own else []
+            kept[place] = torch.cat([draw_kept(batch.maskable, self.pairs, self.source), *chosen], dim=1)
             baseline = self.explainer.baseline(site)
             told[place] = told_of_copies(self.explainer.task, clean, place, baseline, kept[place])
         reading = keep(clean.states, self.explainer.layered.reads, batch.present)
@@ -136,9 +141,33 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
                 found.append(misfit(lesson.answer, lesson.told[place], remaining))
         return torch.cat(found, dim=1)
 
+    def _chosen(self, clean: CleanPass, site: str) -> Bool[Tensor, "row copy token"]:
+        """What would be kept, seen from the site that is masked; for inputs from any, half the time from the last."""
+        sites = self.explainer.sites
+        if self.explainer.mask == "inputs":
+            index = int(torch.randint(2 * len(sites), (), generator=self.source))
+            site = sites[min(index, len(sites) - 1)]
+        needed = self.explainer.needs(clean, (site,))[:, 0]
+        return draw_needed(needed, clean.rows.maskable, self.own, self.source)
+
     def _drawn(self) -> tuple[str, ...]:
         sites = self.explainer.sites
         if self.explainer.mask == "inputs":
             return sites[:1]
         order = torch.randperm(len(sites), generator=self.source)[: self.places]
         return tuple(sites[index] for index in order.tolist())
+
+
+def draw_needed(
+    needed: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"], copies: int, source: torch.Generator
+) -> Bool[Tensor, "row copy token"]:
+    """What is kept when the tokens needed least are erased, any share of a row; the order is drawn, e^(N / 3) the need.
+
+    The shares of a row's copies are stratified.
+    """
+    rows, tokens = maskable.shape
+    noise = torch.randn(rows, copies, tokens, generator=source).to(needed)
+    order = (needed[:, None] * (noise / 3).exp()).masked_fill(~maskable[:, None], torch.inf).argsort(dim=2)
+    share = (torch.arange(copies) + torch.rand(rows, copies, generator=source)) / copies
+    erased = (share.to(needed) * maskable.sum(dim=1, keepdim=True)).round()
+    return maskable[:, None] & (order.argsort(dim=2) >= erased[..., None])
