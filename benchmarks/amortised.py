@@ -98,6 +98,7 @@ def main() -> None:
     parser.add_argument("--teachers", nargs="*", default=[], help="methods to imitate as well")
     parser.add_argument("--margins", type=float, nargs="*", default=[], help="margins of a DiffMask to fit as well")
     parser.add_argument("--steps", type=int, default=300, help="steps of that DiffMask")
+    parser.add_argument("--breaks", type=float, default=0.0, help="weight of its second term")
     given = parser.parse_args()
     warnings.simplefilter("ignore", FitWarning)
 
@@ -111,7 +112,7 @@ def main() -> None:
     for teacher in given.teachers:
         rows.append(measure(Amortised(teacher=teacher, budget=given.budget), task, texts, seeds)[0])
     if given.margins:
-        several = DiffMask(margins=tuple(given.margins), steps=given.steps, baseline="mask")
+        several = DiffMask(margins=tuple(given.margins), steps=given.steps, baseline="mask", breaks=given.breaks)
         row, explainer = measure(several, task, texts, seeds)
         rows.append(row)
         print({name: {key: found[key] for key in ("hard_divergence", "nested_share", "open_share")}

@@ -61,7 +61,7 @@ class DiffMask(Method):
     """Rows on which, after a fit, hard masks are made to hold the margin: every other validation row, so many at most.
 
     Training rows, for gates; 0: left as learned. A model is surer of the rows it was trained on."""
-    first_share: float = 0.05
+    first_share: float = 0.15
     """Share of the margin that hard masks may use at the first site; each site has a multiple of the one before.
 
     For inputs only: what an early site erases is erased for all that follow, though they know better."""
