@@ -9,7 +9,7 @@ speech. Parts of speech are tagged with NLTK's perceptron tagger from `--tagger`
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import mean
@@ -35,36 +35,42 @@ SENTENCE = "the plot is a mess and the acting is dreadful , but i loved it ."
 Line = tuple[str, str, str, str, bool]
 
 
-def figure(records: Sequence[Record], data: str, mask: str, metric: str, site: str = "output") -> float:
-    """Mean over the seeds of one number."""
-    found = [
-        record.value
-        for record in records
-        if data in record.task and record.metric == metric and record.site == site and f"mask={mask}" in record.method
-    ]
-    return mean(found)
+def figures_of(records: Sequence[Record], data: str, method: Method, metric: str) -> dict[str, float]:
+    """One number of a method's masks, seen from each state; means over the seeds."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for record in records:
+        if data in record.task and record.metric == metric and record.method == method.label:
+            found[record.site].append(record.value)
+    return {site: mean(values) for site, values in found.items()}
 
 
-def masked_lines(records: Sequence[Record], data: str, mask: str, published: str, share: float) -> Iterator[Line]:
-    """Share masked, F1 and divergence under the hard masks of the last state."""
-    kept, before, after, caused, agreed = (
-        figure(records, data, mask, metric) for metric in ("kept", "f1_before", "f1_after", "divergence", "agreement")
+def masked_line(records: Sequence[Record], method: DiffMask, published: str, share: float) -> Line:
+    """Share masked, F1 and divergence under hard masks on five classes.
+
+    Inputs are seen from the last state; hidden states are masked at one state or another, so theirs is the mean share,
+    with the state that is worst for F1 and for the divergence.
+    """
+    kept, before, after, caused = (
+        figures_of(records, "sst5", method, metric) for metric in ("kept", "f1_before", "f1_after", "divergence")
     )
-    shown = (
-        f"{100 * (1 - kept):.1f} %, F1 {100 * before:.1f} -> {100 * after:.1f}, KL {caused:.3f}, agreement {agreed:.3f}"
-    )
-    wanted = f">= {100 * share:.1f} % masked, F1 at most .5 points lower, KL <= .1"
-    reached = 1 - kept >= share and after >= before - 0.005 and caused <= 0.1
-    yield f"{data}, {mask}, last state", published, shown, wanted, reached
+    if method.mask == "inputs":
+        kept, after, caused = ({"output": values["output"]} for values in (kept, after, caused))
+    masked, first, last, most = 1 - mean(kept.values()), before["output"], min(after.values()), max(caused.values())
+    shown = f"{100 * masked:.1f} %, F1 {100 * first:.1f} -> {100 * last:.1f}, KL {most:.3f}"
+    wanted = f">= {100 * share:.1f} % masked, F1 at most .5 points lower, KL <= {method.margin:g}"
+    reached = masked >= share and last >= first - 0.005 and most <= method.margin
+    return f"sst5, {method.mask}", published, shown, wanted, reached
 
 
-def two_class_line(records: Sequence[Record]) -> Line:
+def two_class_line(records: Sequence[Record], method: DiffMask) -> Line:
     """The row of the prototype."""
-    kept, caused, agreed = (figure(records, "sst2", "inputs", metric) for metric in ("kept", "divergence", "agreement"))
+    kept, caused, agreed = (
+        figures_of(records, "sst2", method, metric)["output"] for metric in ("kept", "divergence", "agreement")
+    )
     seconds = mean(
         record.cost["fit_seconds"]
         for record in records
-        if "sst2" in record.task and "mask=inputs" in record.method and record.metric == "kept"
+        if "sst2" in record.task and record.method == method.label and record.metric == "kept"
     )
     shown = f"{100 * (1 - kept):.1f} % masked, KL {caused:.3f}, agreement {agreed:.3f}, fitted in {seconds:.0f} s"
     reached = kept <= 0.3 and caused <= 0.1 and agreed >= 0.95 and seconds <= 360
@@ -176,10 +182,10 @@ def main() -> None:
     experiment = Experiment.read(asked.experiment)
     records = read_jsonl(asked.run / "records.jsonl")
     five, two = (Bench(Store(asked.run / "store"), recipe, experiment.seeds[0]) for recipe in experiment.tasks)
-    inputs = next(method for method in experiment.methods if isinstance(method, DiffMask) and method.mask == "inputs")
+    quick, longer, hidden = (method for method in experiment.methods if isinstance(method, DiffMask))
     folder = Path(five.recipe.to_dict()["data"].partition(":")[2])
     sentences = list(trees(folder, "dev"))
-    explanations = five.explainer(inputs)([tree.text for tree in sentences])
+    explanations = five.explainer(longer)([tree.text for tree in sentences])
     kept = layers_kept(explanations, sentences)
     by_sentiment: dict[str, list[float]] = defaultdict(list)
     for word in kept:
@@ -187,11 +193,11 @@ def main() -> None:
     figures = asked.run / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     lines = [
-        *masked_lines(records, "sst5", "inputs", "46.3 %, F1 37.9 -> 38.3", 0.463),
-        *masked_lines(records, "sst5", "states", "67.6 %, F1 -> 38.9", 0.676),
-        two_class_line(records),
+        masked_line(records, longer, "46.3 %, F1 37.9 -> 38.3", 0.463),
+        masked_line(records, hidden, "67.6 %, F1 -> 38.9", 0.676),
+        two_class_line(records, quick),
         sentiment_line(by_sentiment),
-        stability_line(two, inputs, asked.seeds),
+        stability_line(two, quick, asked.seeds),
     ]
     print("| figure | published | measured | must reach | reached |\n|---|---|---|---|---|")
     for *cells, reached in lines:
@@ -208,7 +214,7 @@ def main() -> None:
         for tag, states in ordered.items():
             print(f"| {tag} | {len(states)} | {mean(states):.2f} |")
         draw_means(ordered, "By part of speech", figures / "part_of_speech.png")
-    draw_sentence(two, experiment.methods, figures / "sentence.png")
+    draw_sentence(two, [quick, hidden], figures / "sentence.png")
     print(f"\nfigures: {figures}")
 
 
