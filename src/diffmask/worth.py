@@ -114,7 +114,7 @@ def report_on(
     if batch is None and not known:
         raise InputError("the task has no test or validation texts; give some, report(task.encode([...]))")
     texts = known[0] if batch is None else batch
-    examiner = Examiner(explainer, explainer.recipe.teachers() if isinstance(explainer.recipe, Amortised) else [])
+    examiner = Examiner(explainer, [method.fit(explainer.task) for method in peers(explainer)])
     found: dict[str, float] = {}
     why = "it was not asked for"
     if planted is not False:
@@ -137,19 +137,18 @@ def report_on(
 
 @dataclass(frozen=True)
 class Examiner:
-    """An explainer and the methods that it is measured against."""
+    """An explainer and the others that it is measured against, each fitted once for all texts."""
 
     explainer: AmortisedExplainer
-    teachers: Sequence[Method]
+    others: Sequence[Explainer]
 
     def section(self, title: str, batch: Batch) -> Section:
         """Everybody on the same texts."""
         task = self.explainer.task
         scores, seconds = _timed(self.explainer, batch)
-        label = self.explainer.recipe.label if self.explainer.recipe else type(self.explainer).__name__
-        measured = [(label, scores, seconds)]
-        for method in track(self.others(), title):
-            measured.append((method.label, *_timed(method.fit(task), batch)))
+        measured = [(_label(self.explainer), scores, seconds)]
+        for other in track(self.others, title):
+            measured.append((_label(other), *_timed(other, batch)))
         fit = self.explainer.fit_cost.seconds
         lines = [
             Line(
@@ -177,7 +176,7 @@ class Examiner:
             return {}, "it takes the explainer's recipe, training and test texts to make a copy of the model and fit it"
         bench, found = Bench.over(kept_scores(), task), {}
         try:
-            for method in track([self.explainer.recipe, *self.others()], "planted shortcut"):
+            for method in track([self.explainer.recipe, *peers(self.explainer)], "planted shortcut"):
                 first = [record.value for record in evaluation.run(method, bench) if record.metric == wanted]
                 if not first:
                     return {}, "the copy of the model did not learn it; try report(planted={'learning_rate': 1e-3})"
@@ -186,10 +185,12 @@ class Examiner:
             return {}, str(error)
         return found, ""
 
-    def others(self) -> list[Method]:
-        """The teachers, then integrated gradients with 50 steps and leave-one-out."""
-        standard = [IntegratedGradient(n_steps=50, baseline="auto", signed=True), Erasure()]
-        return [*self.teachers, *(method for method in standard if method not in self.teachers)]
+
+def peers(explainer: AmortisedExplainer) -> list[Method]:
+    """An explainer's teachers, then integrated gradients with 50 steps and leave-one-out."""
+    teachers = explainer.recipe.teachers() if isinstance(explainer.recipe, Amortised) else []
+    standard = [IntegratedGradient(n_steps=50, baseline="auto", signed=True), Erasure()]
+    return [*teachers, *(method for method in standard if method not in teachers)]
 
 
 def faithfulness(task: Task, batch: Batch, scores: Scores) -> Faithfulness:
@@ -211,6 +212,10 @@ def in_no_order(batch: Batch, seed: int = 0) -> Batch:
         for value in (drawn, torch.zeros_like(drawn))
     )
     return replace(batch, tokens=batch.tokens.scatter(1, put, batch.tokens.gather(1, taken)))
+
+
+def _label(explainer: Explainer) -> str:
+    return explainer.recipe.label if explainer.recipe else type(explainer).__name__
 
 
 def _timed(explainer: Explainer, batch: Batch) -> tuple[Scores, float]:

@@ -77,7 +77,7 @@ class DiffMask(Method):
     replay: int = 60_000
     """Copies: tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
     held_out: int = 64
-    """Copies: texts that decide which weights are kept, from the validation rows."""
+    """Copies: texts on which the error is followed during a fit, from the validation rows."""
 
     sparsity: Literal["l0", "log"] = "l0"
     """Gates, as all that follows: what is made small.
