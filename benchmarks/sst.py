@@ -16,12 +16,13 @@ from statistics import mean
 from typing import Any
 
 import torch
-from scipy.stats import spearmanr
 
 from diffmask.bench import Bench
+from diffmask.beside import ReseededBench
 from diffmask.data.sst import trees
+from diffmask.evaluate.ranks import rank_correlation
 from diffmask.experiment import Experiment
-from diffmask.explainer import Explainer, Method
+from diffmask.explainer import Method
 from diffmask.methods.attention import Attention
 from diffmask.methods.bottleneck import Bottleneck
 from diffmask.methods.diffmask import DiffMask
@@ -97,33 +98,11 @@ def stability_line(bench: Bench, method: Method, seeds: int, rows: int = 200) ->
     """Rank correlation, text by text, between fits of one model at several seeds."""
     task = bench.task()
     batch = task.data["valid"][:rows]
-    scores = [_fit(bench, method, seed)(batch).scores for seed in range(seeds)]
-    found = []
-    for first, second in combinations(scores, 2):
-        for row in range(len(batch)):
-            inside = batch.maskable[row]
-            found.append(float(spearmanr(first[row, inside], second[row, inside]).statistic))
-    known = [value for value in found if value == value]
-    shown = f"{mean(known):.3f} over {seeds} fits, {len(batch)} texts"
-    return "rank correlation between seeds", '"stable"', shown, ">= .8", mean(known) >= 0.8
-
-
-def _fit(bench: Bench, method: Method, seed: int) -> Explainer:
-    """The method fitted at a seed of its own to the bench's model; kept in the run's store."""
-    from diffmask.bench import explainer_artefact, restore
-    from diffmask.recipe import digest_of
-
-    if seed == bench.seed:
-        return bench.explainer(method)
-    explainer = method.build(bench.task(), seed)
-
-    def make() -> Any:
-        method.teach(explainer, bench.task(), seed)
-        return explainer_artefact(explainer)
-
-    digest = digest_of(["fit", bench.task_digest(), method.digest, seed])
-    bench.store.get_or_make("fit", digest, make, lambda found: restore(explainer, found))
-    return explainer
+    scores = [ReseededBench.of(bench, seed).explainer(method)(batch).scores for seed in range(seeds)]
+    found = [rank_correlation(first, second, batch.maskable) for first, second in combinations(scores, 2)]
+    value = torch.cat(found).mean().item()
+    shown = f"{value:.3f} over {seeds} fits, {len(batch)} texts"
+    return "rank correlation between seeds", '"stable"', shown, ">= .8", value >= 0.8
 
 
 def draw_means(kept: Mapping[str, Sequence[float]], title: str, file: Path) -> None:
