@@ -1,5 +1,7 @@
 """What several tests share: one small toy task, trained once a session."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -16,3 +18,10 @@ def toy_task() -> CountingTask:
     task = SMALL_TOY.load(seed=0)
     assert isinstance(task, CountingTask)
     return task
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Teachers' scores and planted copies are kept for one test only."""
+    monkeypatch.setenv("DIFFMASK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"

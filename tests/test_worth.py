@@ -1,6 +1,5 @@
 """A report puts a student beside its teachers: on held-out texts, on strangers, and where the truth was planted."""
 
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -14,14 +13,7 @@ from support.linear import LinearTask
 from support.small_words import WordsTask
 from support.transformer import TransformerTask, with_spare_words
 
-pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Planted copies are kept for one test only."""
-    monkeypatch.setenv("DIFFMASK_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = [pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning"), pytest.mark.usefixtures("cache")]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +58,7 @@ def test_a_user_s_own_strangers_are_flagged(words: AmortisedExplainer) -> None:
     assert "not measured: it was not asked for" in str(found)
 
 
-def test_student_and_teacher_are_asked_for_a_planted_shortcut(cache: Path) -> None:
+def test_student_and_teacher_are_asked_for_a_planted_shortcut() -> None:
     method = Amortised(teacher="erasure", budget="600 texts", width=32, learning_rate=3e-3)
     student = cast(AmortisedExplainer, method.fit(with_spare_words(TransformerTask())))
     found = student.report(rows=20, planted={"steps": 120, "learning_rate": 5e-3})

@@ -22,14 +22,8 @@ from diffmask.training import generator
 from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 
+pytestmark = pytest.mark.usefixtures("cache")
 METHOD = Amortised(budget="2400 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Teachers' scores are kept for one test only."""
-    monkeypatch.setenv("DIFFMASK_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")
