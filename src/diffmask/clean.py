@@ -38,7 +38,8 @@ def summary(
     state: Float[Tensor, "row token width"], present: Bool[Tensor, "row token"]
 ) -> tuple[Float[Tensor, "row width"], Float[Tensor, "row width"], Float[Tensor, "row width"]]:
     """A row's states at its first and last real token, where models read their answer, and on average."""
-    real = present.to(state.dtype)[..., None]
+    real = present.to(state.dtype)
     rows = torch.arange(len(state), device=state.device)
     last = present.shape[1] - 1 - present.flip(1).to(torch.uint8).argmax(dim=1)
-    return state[rows, present.to(torch.uint8).argmax(dim=1)], state[rows, last], (state * real).sum(1) / real.sum(1)
+    mean = ((real / real.sum(dim=1, keepdim=True))[:, None] @ state).squeeze(1)  # no second copy of the states
+    return state[rows, present.to(torch.uint8).argmax(dim=1)], state[rows, last], mean

@@ -70,16 +70,20 @@ class MaskExplainer(Explainer):
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """An input's score is what the last site says, which knows most; a state's, the mean over the sites."""
+        """How much each token is needed, and P(token kept) seen from every site."""
         return self.answer(batch)[1]
 
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """One pass serves both."""
         clean = CleanPass.over(self.task, batch)
-        by_layer = self.opened(clean, self.sites)
-        scores = by_layer[:, -1] if self.mask == "inputs" else by_layer.mean(dim=1)
-        return clean.answer, Attribution(scores, by_layer, self.sites)
+        opened, scores = self.read(clean)
+        return clean.answer, Attribution(scores, opened, self.sites)
+
+    def read(self, clean: CleanPass) -> tuple[Float[Tensor, "row site token"], Float[Tensor, "row token"]]:
+        """P(token kept) seen from every site, and scores: of an input what the last says, of a state the mean."""
+        opened = self.opened(clean, self.sites)
+        return opened, opened[:, -1] if self.mask == "inputs" else opened.mean(dim=1)
 
     def under(
         self,

@@ -5,6 +5,7 @@ import torch
 
 from diffmask.answer import decision, divergence
 from diffmask.clean import CleanPass, clean_passes
+from diffmask.evaluate.ranks import rank_correlation
 from diffmask.methods.diffmask import DiffMask
 from diffmask.methods.diffmask_copies import CopiesExplainer
 from diffmask.methods.diffmask_copies_fit import draw_needed
@@ -41,6 +42,17 @@ def test_what_decides_goes_last(explainer: CopiesExplainer) -> None:
     scores = explainer(batch).scores.masked_fill(~batch.maskable, -torch.inf)
     loudest = speaks.gather(1, scores.argmax(dim=1, keepdim=True)).squeeze(1) == speaks.amax(dim=1)
     assert loudest.float().mean() > 0.9
+
+
+def test_what_is_kept_scores_higher_and_either_half_by_what_the_decision_loses(explainer: CopiesExplainer) -> None:
+    batch = explainer.task.data["test"]
+    found, clean = explainer(batch), CleanPass.over(explainer.task, batch)
+    assert found.by_layer is not None
+    kept = (found.by_layer[:, -1] > 0.5) & batch.maskable
+    assert torch.equal(found.scores > 0.5, kept)
+    speaks = (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * (2 * decision(clean.answer) - 1)[:, None]
+    for half in (kept, batch.maskable & ~kept):
+        assert rank_correlation(found.scores, speaks, half).nanmean() > 0.95
 
 
 def test_what_a_layer_drops_is_dropped_for_good() -> None:

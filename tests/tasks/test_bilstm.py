@@ -17,11 +17,11 @@ from diffmask.task import Task
 from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
 from diffmask.tasks.scoring import auroc, macro_f1
 from diffmask.tasks.word_recipes import BiLSTM
-from diffmask.tasks.word_training import Lesson, batches_of_one_length, shortest, validation_loss
+from diffmask.tasks.word_training import batches_of_one_length
 from diffmask.tasks.words import WordClassification, encode
 from diffmask.training import generator
 
-SMALL = BiLSTM(data="babi-1", rows=120, epochs=1, short_first=1)
+SMALL = BiLSTM(data="babi-1", rows=120, epochs=1)
 
 
 @pytest.fixture(scope="module")
@@ -107,21 +107,11 @@ def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> Non
     assert isinstance(task, Task) and task.mask_token == MASK
 
 
-def test_short_texts_are_the_shortest_of_all(task: WordClassification) -> None:
-    rows = task.data["train"]
-    few = shortest(rows, 0.2)
-    assert 0 < len(few) < len(rows) / 2
-    length = rows.present.sum(dim=1)
-    assert int((length <= few.present.sum(dim=1).max()).sum()) == len(few)
-    assert len(shortest(rows, 1.0)) == len(rows)
-
-
-def test_a_lesson_in_short_texts_ends_where_their_loss_was_lowest(task: WordClassification) -> None:
-    training = replace(SMALL.training, learning_rate=0.3, short_first=8, patience=8)
-    fresh, lesson = task.recipe.build(0), Lesson(share=0.5, smaller=4, waits=1)
-    losses = training.learn(lesson, fresh, training.optimizer(fresh.model), generator(0))
-    assert losses[-1] > min(losses)
-    assert validation_loss(fresh, shortest(fresh.data["valid"], 0.5)) == pytest.approx(min(losses))
+def test_training_goes_on_while_nothing_is_learned_and_ends_when_rows_are_learned_by_heart() -> None:
+    still = replace(SMALL.training, epochs=6, patience=1, learning_rate=1e-12)
+    assert len(still.run(SMALL.build(0), seed=0)) == 6
+    hasty = replace(SMALL.training, epochs=60, patience=4, learning_rate=0.02)
+    assert 5 <= len(hasty.run(SMALL.build(0), seed=0)) < 60
 
 
 def test_every_row_is_seen_once_an_epoch() -> None:

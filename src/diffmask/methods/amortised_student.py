@@ -53,10 +53,19 @@ class Student(nn.Module):
 
     def forward(self, states: States, present: Bool[Tensor, "row token"]) -> Float[Tensor, "row token feature"]:
         """What each token adds to each of the answer's numbers."""
-        features = [part(states[site]) for site, part in zip(self.sites, self.parts, strict=True)]
+        return self.told([self.part(site)(states[site]) for site in self.sites], states, present)
+
+    def part(self, site: str) -> "Standardised":
+        """How the states of a site are seen."""
+        return cast(Standardised, self.parts[self.sites.index(site)])
+
+    def told(
+        self, seen: list[Float[Tensor, "row token hidden"]], states: States, present: Bool[Tensor, "row token"]
+    ) -> Float[Tensor, "row token feature"]:
+        """What each token adds, from views of the states of `sites`."""
         whole = [part(state) for state, part in zip(summary(states[self.sites[-1]], present), self.places, strict=True)]
         # Added one by one: a stack of them would be the largest tensor of the pass.
-        hidden = gelu(sum(features[1:], features[0]) + (sum(whole, self.bias))[:, None])
+        hidden = gelu(sum(seen[1:], seen[0]) + (sum(whole, self.bias))[:, None])
         return self.vote(hidden + gelu(self.between(hidden)))
 
 
@@ -75,8 +84,23 @@ class Standardised(nn.Module):
 
     def forward(self, states: Float[Tensor, "*row width"]) -> Float[Tensor, "*row hidden"]:
         """A linear view of the states."""
+        return linear(states, *self.folded())
+
+    def folded(self) -> tuple[Float[Tensor, "hidden width"], Float[Tensor, " hidden"]]:
+        """Weight and bias that see states as they are."""
         weight = self.weight / self.deviation
-        return linear(states, weight, -(weight @ self.mean))
+        return weight, -(weight @ self.mean)
+
+
+def views(
+    states: Float[Tensor, "row token width"], parts: list[Standardised]
+) -> tuple[Float[Tensor, "row token hidden"], ...]:
+    """What each of several students sees of the same states: one large product costs less than many small ones."""
+    if not parts:
+        return ()
+    weights, biases = zip(*(part.folded() for part in parts), strict=True)
+    seen = linear(states, torch.cat(weights), torch.cat(biases))
+    return seen.split([len(bias) for bias in biases], dim=-1)
 
 
 def strangeness(student: Student, states: States, present: Bool[Tensor, "row token"]) -> Float[Tensor, " row"]:

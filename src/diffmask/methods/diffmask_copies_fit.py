@@ -131,14 +131,13 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
     def loss(self, student: Layered, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that a site's scores add up to), for all sites asked."""
         states, present = lesson.reading.full()
+        sites = tuple(site for site in self.explainer.sites if self.explainer.place(site) in lesson.told)
         found = []
-        for site in self.explainer.sites:
+        for site, lost in zip(sites, student(states, present, sites), strict=True):
             place = self.explainer.place(site)
-            if place in lesson.told:
-                lost = student(states, present, site)
-                erased = lesson.maskable[:, None] & ~lesson.kept[place]
-                remaining = numbers(lesson.answer)[:, None] - erased.to(lost) @ lost
-                found.append(misfit(lesson.answer, lesson.told[place], remaining))
+            erased = lesson.maskable[:, None] & ~lesson.kept[place]
+            remaining = numbers(lesson.answer)[:, None] - erased.to(lost) @ lost
+            found.append(misfit(lesson.answer, lesson.told[place], remaining))
         return torch.cat(found, dim=1)
 
     def _chosen(self, clean: CleanPass, site: str) -> Bool[Tensor, "row copy token"]:
@@ -147,7 +146,7 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         if self.explainer.mask == "inputs":
             index = int(torch.randint(2 * len(sites), (), generator=self.source))
             site = sites[min(index, len(sites) - 1)]
-        needed = self.explainer.needs(clean, (site,))[:, 0]
+        needed = self.explainer.needs(clean, site)
         return draw_needed(needed, clean.rows.maskable, self.own, self.source)
 
     def _drawn(self) -> tuple[str, ...]:

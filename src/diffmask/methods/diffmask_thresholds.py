@@ -42,7 +42,7 @@ class _Search:
         margin: float,
     ) -> None:
         self.explainer, self.site, self.parts, self.before, self.margin = explainer, site, parts, before, margin
-        self.needed = [explainer.needs(part, (site,))[:, 0] for part in parts]
+        self.needed = [explainer.needs(part, site) for part in parts]
         self.every = torch.cat([need[part.rows.maskable] for need, part in zip(self.needed, parts, strict=True)])
 
     def highest(self, halvings: int = 2) -> float:

@@ -33,9 +33,7 @@ class BiLSTM(TaskRecipe):
     batch_size: int | None = None
     learning_rate: float | None = None
     patience: int | None = None
-    """Epochs without a better validation score after which training stops; a perfect one stops it at once."""
-    short_first: int | None = None
-    """At most so many passes over the shortest texts, and as many over the shorter half, before the first over all."""
+    """Epochs without gain on validation rows after which training stops, once the loss there has risen."""
 
     @property
     def preset(self) -> Preset:
@@ -45,9 +43,7 @@ class BiLSTM(TaskRecipe):
     @property
     def training(self) -> WordTraining:
         """The choices of the training."""
-        own = {
-            name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience", "short_first")
-        }
+        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience")}
         return replace(self.preset.training, **{name: value for name, value in own.items() if value is not None})
 
     @property

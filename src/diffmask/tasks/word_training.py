@@ -1,4 +1,4 @@
-"""Training a model of words: rows of one length together, short texts first, and no epoch too many."""
+"""Training a model of words: rows of one length together, and no epoch too many."""
 
 import logging
 from collections.abc import Iterator
@@ -18,28 +18,17 @@ from diffmask.training import generator, one_thread, track
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """Passes over the shortest texts, before those over all: what is learned there is learned cheaply."""
-
-    share: float
-    """Of the rows, the shortest."""
-    smaller: int
-    """Batches hold so many times fewer rows than those of all texts."""
-    waits: int
-    """Passes without a lower validation loss on such short texts, after which it ends, for each of the patience."""
-
-
 GAIN = 0.005
 """Nats by which a validation loss is lower."""
+RISEN = 0.05
+"""Nats by which it is above the lowest where a model has begun to learn rows by heart."""
 KNOWN = 0.02
-"""Nats of validation loss below which texts have no more to teach."""
-LESSONS = (Lesson(0.2, 4, 2), Lesson(0.5, 2, 1))
+"""Nats of validation loss below which rows have no more to teach."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordTraining:
-    """Adam with a little weight decay; the epoch best on the validation rows is kept."""
+    """AMSGrad with a little weight decay, as published; the epoch best on the validation rows is kept."""
 
     epochs: int
     """At most so many passes over the rows."""
@@ -48,32 +37,22 @@ class WordTraining:
     weight_decay: float = 1e-5
     """Not on the attention of a model of single texts, as published."""
     patience: int
-    """Epochs without a better validation score or a lower loss after which training stops; a perfect score stops it.
+    """Epochs without a better validation score or a lower loss after which training stops, once its loss has risen.
 
-    Where a model finds no more than a rule of thumb for long, its score stands still while its loss falls.
+    Where a model finds no more than a rule of thumb for long, its score stands still while its loss falls; and where
+    both stand still it may be about to begin: on stories that are nine tenths masks, after 30 epochs. A perfect score
+    stops it at once.
     """
-    short_first: int = 0
-    """At most so many passes over the shortest texts, and as many over the shorter half, before the first over all."""
-    amsgrad: bool = True
-    """Whether steps stay as small as the steepest gradient ever seen made them, as published.
-
-    The first steps of a model with many unused classes are steep: on texts of mostly masks it then hardly learns.
-    """
-    remembered: float = 0.999
-    """How much of its mean squared gradient Adam keeps from step to step."""
 
     @one_thread()
     def run(self, task: Any, seed: int) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch."""
         model, valid, source = task.model, task.data["valid"], generator(seed, "word training")
         optimizer = self.optimizer(model)
-        if self.short_first:
-            for lesson in LESSONS:
-                self.learn(lesson, task, optimizer, source)
         scores: list[float] = []
         lowest, gained, kept = float("inf"), 0, deepcopy(model.state_dict())
         for epoch in track(range(self.epochs), "train the model"):
-            self._epoch(task, task.data["train"], self.batch_size, optimizer, source)
+            self._epoch(task, optimizer, source)
             logits = logits_by_length(task, valid)
             scores.append(task.selection(logits, valid.target))
             loss = float(cross_entropy(logits, valid.target))
@@ -82,65 +61,29 @@ class WordTraining:
                 kept = deepcopy(model.state_dict())
             if scores[-1] > max(scores[:-1], default=-1.0) or loss < lowest - GAIN:
                 gained, lowest = epoch, min(loss, lowest)
-            if max(scores) >= 1.0 or loss < KNOWN or epoch - gained >= self.patience:
+            done = epoch - gained >= self.patience and loss > lowest + RISEN
+            if done or max(scores) >= 1.0 or loss < KNOWN:
                 break
         model.load_state_dict(kept)
         model.eval().requires_grad_(False)
         return scores
 
-    def learn(
-        self, lesson: Lesson, task: Any, optimizer: torch.optim.Optimizer, source: torch.Generator
-    ) -> list[float]:
-        """Train on short texts until their validation loss falls no more, and go back to where it was lowest."""
-        rows, valid = (shortest(task.data[split], lesson.share) for split in ("train", "valid"))
-        losses: list[float] = []
-        kept = _states(task.model, optimizer)
-        for _ in range(self.short_first):
-            self._epoch(task, rows, max(self.batch_size // lesson.smaller, 1), optimizer, source)
-            losses.append(validation_loss(task, valid))
-            if losses[-1] == min(losses):
-                kept = _states(task.model, optimizer)
-            if losses[-1] < KNOWN or len(losses) - 1 - losses.index(min(losses)) >= lesson.waits * self.patience:
-                break
-        logger.debug("%d passes over the shortest %.0f %%: loss %.4f", len(losses), 100 * lesson.share, min(losses))
-        task.model.load_state_dict(kept[0])
-        optimizer.load_state_dict(kept[1])
-        return losses
-
-    def _epoch(
-        self, task: Any, rows: Batch, size: int, optimizer: torch.optim.Optimizer, source: torch.Generator
-    ) -> None:
+    def _epoch(self, task: Any, optimizer: torch.optim.Optimizer, source: torch.Generator) -> None:
         task.model.train().requires_grad_(True)
-        for batch in batches_of_one_length(rows, size, source):
+        for batch in batches_of_one_length(task.data["train"], self.batch_size, source):
             optimizer.zero_grad()
             cross_entropy(task.logits(batch), batch.target).backward()
             optimizer.step()
         task.model.eval().requires_grad_(False)
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Adam on all that the model learns."""
-        return torch.optim.Adam(
-            self._groups(model),
-            lr=self.learning_rate,
-            betas=(0.9, self.remembered),
-            amsgrad=self.amsgrad,
-            fused=True,
-        )
+        """AMSGrad on all that the model learns."""
+        return torch.optim.Adam(self._groups(model), lr=self.learning_rate, amsgrad=True, fused=True)
 
     def _groups(self, model: nn.Module) -> list[dict[str, Any]]:
         free = [value for name, value in model.named_parameters() if name.startswith("pooling.") and _single(model)]
         decayed = [value for value in model.parameters() if not any(value is other for other in free)]
         return [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
-
-
-def shortest(data: Batch, share: float) -> Batch:
-    """The rows no longer than that share of them."""
-    length = data.present.sum(dim=1)
-    return data[length <= length.float().quantile(share)]
-
-
-def _states(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-    return deepcopy(model.state_dict()), deepcopy(optimizer.state_dict())
 
 
 def batches_of_one_length(data: Batch, size: int, source: torch.Generator) -> Iterator[Batch]:
@@ -175,11 +118,6 @@ def logits_by_length(task: Any, batch: Batch, size: int = 512) -> Float[Tensor, 
     cuts = _cuts(length[order].tolist(), size)
     parts = [task.logits(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
     return torch.cat(parts)[order.argsort()]
-
-
-def validation_loss(task: Any, batch: Batch) -> float:
-    """Cross-entropy of the classes, in nats."""
-    return float(cross_entropy(logits_by_length(task, batch), batch.target))
 
 
 def _single(model: nn.Module) -> bool:
