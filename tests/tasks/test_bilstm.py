@@ -1,5 +1,6 @@
 """The BiLSTM with attention against torch's packed sequences, its published sizes, and its training."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from diffmask.answer import explained
+from diffmask.batch import Batch
 from diffmask.data import babi_world
 from diffmask.data.worded import MASK, Vocabulary, Worded
 from diffmask.methods.attention import Attention
@@ -17,10 +19,11 @@ from diffmask.task import Task
 from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
 from diffmask.tasks.scoring import auroc, macro_f1
 from diffmask.tasks.word_recipes import BiLSTM
-from diffmask.tasks.word_training import batches_of_one_length
+from diffmask.tasks.word_training import LATE, batches_of_any_length, batches_of_one_length, logits_by_length
 from diffmask.tasks.words import WordClassification, encode
 from diffmask.training import generator
 
+Cut = Callable[[Batch, int, torch.Generator], Iterator[Batch]]
 SMALL = BiLSTM(data="babi-1", rows=120, epochs=1)
 
 
@@ -107,18 +110,36 @@ def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> Non
     assert isinstance(task, Task) and task.mask_token == MASK
 
 
-def test_training_goes_on_while_nothing_is_learned_and_ends_when_rows_are_learned_by_heart() -> None:
-    still = replace(SMALL.training, epochs=6, patience=1, learning_rate=1e-12)
-    assert len(still.run(SMALL.build(0), seed=0)) == 6
-    hasty = replace(SMALL.training, epochs=60, patience=4, learning_rate=0.02)
-    assert 5 <= len(hasty.run(SMALL.build(0), seed=0)) < 60
+def test_training_ends_without_gain_and_waits_longer_for_a_model_that_knows_nothing_yet() -> None:
+    still = replace(SMALL.training, epochs=60, patience=2, learning_rate=1e-12)
+    assert len(still.run(SMALL.build(0), seed=0)) == 1 + LATE * still.patience
+    hasty = replace(SMALL.training, epochs=60, patience=2, learning_rate=0.02)
+    fresh = SMALL.build(0)
+    scores = hasty.run(fresh, seed=0)
+    assert len(scores) - 1 - scores.index(max(scores)) >= hasty.patience
+    assert len(scores) < 60
+    assert fresh.selection(logits_by_length(fresh, fresh.data["valid"]), fresh.data["valid"].target) == max(scores)
 
 
-def test_every_row_is_seen_once_an_epoch() -> None:
-    texts = [question.worded() for question in babi_world.draw(1, 60, seed=0)]
-    batch = encode(texts, Vocabulary.of(texts))
-    seen = torch.cat([part.present.sum(dim=1) for part in batches_of_one_length(batch, 8, generator(0))])
+@pytest.mark.parametrize("cut", [batches_of_one_length, batches_of_any_length])
+def test_every_row_is_seen_once_an_epoch(cut: Cut) -> None:
+    batch = some_stories()
+    seen = torch.cat([part.present.sum(dim=1) for part in cut(batch, 8, generator(0))])
     assert sorted(seen.tolist()) == sorted(batch.present.sum(dim=1).tolist())
+
+
+def test_stories_are_learned_from_in_batches_of_all_lengths() -> None:
+    def lengths(cut: Cut) -> float:
+        found = [len(part.present.sum(dim=1).unique()) for part in cut(some_stories(), 20, generator(0))]
+        return sum(found) / len(found)
+
+    assert not SMALL.training.by_length
+    assert lengths(batches_of_any_length) > 2 * lengths(batches_of_one_length)
+
+
+def some_stories() -> Batch:
+    texts = [question.worded() for question in babi_world.draw(1, 60, seed=0)]
+    return encode(texts, Vocabulary.of(texts))
 
 
 def test_unknown_words_may_be_masked_and_have_one_number() -> None:

@@ -33,10 +33,11 @@ class DiffMask(Method):
     """With several margins, weight of a second term: the answer must break when what is kept is removed (AML, 2024)."""
     sites: tuple[str, ...] = ()
     """The sites to probe, in order; all of the task's where none is named."""
-    reads: Literal["both", "state", "auto"] = "auto"
-    """What a site's network reads: the first state beside its own, or its own alone; by default both for inputs.
+    reads: Literal["auto", "state", "both", "all"] = "auto"
+    """What a site's network reads: its own state alone, or the first beside it; by default both for inputs.
 
-    Copies that read both read the state before it, too: a model's last states may tell little of their tokens."""
+    Copies that read both read the state before it, too: a model's last states may tell little of their tokens. With
+    "all" they read the last as well, and so the answer: masks are smaller, and tell less of what a site knows."""
     probe_width: int | None = None
     """Units of its hidden layer; 64, and for gates a quarter of the state's width, where none is given."""
     baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
@@ -117,6 +118,8 @@ class DiffMask(Method):
     def __post_init__(self) -> None:
         if min((self.margin, *self.margins, self.own)) < 0 or min(self._counts()) < 1:
             raise RecipeError("diffmask: margin and own must not be negative; steps, sizes and counts are at least 1")
+        if self.by == "gates" and self.reads == "all":
+            raise RecipeError("diffmask: reads='all' asks for by='copies'; gates read 'state' or 'both'")
         if self.by == "copies" and not self.margins and self.settle_rows < 1:
             raise RecipeError("diffmask: settle_rows=0 asks for by='gates'; copies without thresholds mask nothing")
 
@@ -127,7 +130,20 @@ class DiffMask(Method):
     @property
     def reads_first(self) -> bool:
         """Whether a site's network reads the first state beside its own."""
-        return self.reads == "both" or (self.reads == "auto" and self.mask == "inputs")
+        return self.reads in ("both", "all") or (self.reads == "auto" and self.mask == "inputs")
+
+    def reads_at(self, sites: tuple[str, ...], site: str) -> tuple[str, ...]:
+        """Of a task's sites, those that copies read at one of them.
+
+        >>> DiffMask().reads_at(("embedding", "1", "2", "3"), "2")
+        ('embedding', '1', '2')
+        >>> DiffMask(reads="all").reads_at(("embedding", "1", "2", "3"), "1")
+        ('embedding', '1', '3')
+        """
+        place = sites.index(site)
+        before = (sites[0], sites[max(place - 1, 0)]) if self.reads_first else ()
+        after = sites[-1:] if self.reads == "all" else ()
+        return tuple(dict.fromkeys((*before, site, *after)))
 
     @property
     def rate(self) -> float:

@@ -38,11 +38,15 @@ class Layered(nn.Module):
         self.students = nn.ModuleList(students.values())
         self.reads = tuple(dict.fromkeys(name for student in students.values() for name in student.sites))
 
+    def student(self, site: str) -> Student:
+        """The one of a site."""
+        return cast(Student, self.students[self.sites.index(site)])
+
     def forward(
         self, states: States, present: Tensor, sites: tuple[str, ...]
     ) -> Float[Tensor, "site row token feature"]:
         """What each of the answer's numbers loses with each token, as far as each of these sites can know."""
-        asked = [cast(Student, self.students[self.sites.index(site)]) for site in sites]
+        asked = [self.student(site) for site in sites]
         seen = {
             name: iter(views(states[name], [student.part(name) for student in asked if name in student.sites]))
             for name in self.reads
@@ -119,8 +123,8 @@ class CopiesExplainer(MaskExplainer):
         return torch.where((threshold < 0) | needed.isinf(), 1.0, held)
 
     def _expected_numbers(self, clean: CleanPass, site: str) -> Numbers:
-        """What the model may be about to answer; at its last site, what it does answer."""
-        if site == self.task.sites[-1]:
+        """What the model may be about to answer; where its last states are read, what it does answer."""
+        if self.task.sites[-1] in self.layered.student(site).sites:
             return numbers(clean.answer)
         leaning = cast(Leaning, self.leanings[self.sites.index(site)])
         return told_by(clean.answer, leaning(clean.states[site], clean.rows.present))

@@ -35,7 +35,7 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
     """Students that score every token 0, thresholds that keep all."""
     sites = method.sites or task.sites
     passes = list(clean_passes(task, task.data["train"].spread(method.statistics_rows)))
-    read = {site: sites_read(task.sites, site) if method.reads_first else (site,) for site in sites}
+    read = {site: method.reads_at(task.sites, site) for site in sites}
     known = statistics_of(passes, {task.sites[0], *sites}.union(*read.values()))
     features = numbers(passes[0].answer).shape[1]
     with seeded(seed, "diffmask"):
@@ -45,18 +45,6 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
         }
         baselines = method.start_baselines(task, sites, known)
     return CopiesExplainer(task, method.mask, Layered(students), read_leanings(passes, sites), baselines)
-
-
-def sites_read(sites: tuple[str, ...], site: str) -> tuple[str, ...]:
-    """The first site, the one before it, and itself.
-
-    >>> sites_read(("embedding", "1", "2", "3"), "3")
-    ('embedding', '2', '3')
-    >>> sites_read(("embedding", "1", "2", "3"), "1")
-    ('embedding', '1')
-    """
-    place = sites.index(site)
-    return tuple(dict.fromkeys((sites[0], sites[max(place - 1, 0)], site)))
 
 
 def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, seed: int) -> None:

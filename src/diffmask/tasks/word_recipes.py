@@ -33,7 +33,7 @@ class BiLSTM(TaskRecipe):
     batch_size: int | None = None
     learning_rate: float | None = None
     patience: int | None = None
-    """Epochs without gain on validation rows after which training stops, once the loss there has risen."""
+    """Epochs without gain on validation rows after which training stops; longer where nothing was learned yet."""
 
     @property
     def preset(self) -> Preset:
