@@ -35,7 +35,8 @@ toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what 
 sst: $(VENV)/installed ## the study of the DiffMask paper on the Sentiment Treebank, read from a folder
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[study]'
 	$(BIN)/diffmask run experiments/sst.yaml --out runs/sst
-	$(BIN)/python benchmarks/sst.py runs/sst
+	$(BIN)/diffmask run experiments/sst2.yaml --out runs/sst2
+	$(BIN)/python benchmarks/sst.py runs/sst runs/sst2
 
 BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
 roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds; BABI=FOLDER reads bABI's own files

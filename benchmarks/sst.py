@@ -1,6 +1,6 @@
-"""The SST study after `diffmask run experiments/sst.yaml --out runs/sst`: its table, and its figures.
+"""The SST study after `diffmask run` of experiments/sst.yaml and experiments/sst2.yaml: its table, and its figures.
 
-    python benchmarks/sst.py runs/sst [--tagger FOLDER]
+    python benchmarks/sst.py runs/sst runs/sst2 [--tagger FOLDER]
 
 Prints what was measured beside what was published and what must be reached, and draws into `runs/sst/figures`: one
 sentence as every method sees it, and the mean number of layers a word is kept, by its sentiment and by its part of
@@ -8,8 +8,10 @@ speech. Parts of speech are tagged with NLTK's perceptron tagger from `--tagger`
 """
 
 import argparse
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import mean
@@ -36,11 +38,11 @@ SENTENCE = "the plot is a mess and the acting is dreadful , but i loved it ."
 Line = tuple[str, str, str, str, bool]
 
 
-def figures_of(records: Sequence[Record], data: str, method: Method, metric: str) -> dict[str, float]:
+def figures_of(records: Sequence[Record], method: Method, metric: str) -> dict[str, float]:
     """One number of a method's masks, seen from each state; means over the seeds."""
     found: dict[str, list[float]] = defaultdict(list)
     for record in records:
-        if data in record.task and record.metric == metric and record.method == method.label:
+        if record.metric == metric and record.method == method.label:
             found[record.site].append(record.value)
     return {site: mean(values) for site, values in found.items()}
 
@@ -52,7 +54,7 @@ def masked_line(records: Sequence[Record], method: DiffMask, published: str, sha
     published, and beside them the state at which most is lost.
     """
     kept, before, after, caused = (
-        figures_of(records, "sst5", method, metric) for metric in ("kept", "f1_before", "f1_after", "divergence")
+        figures_of(records, method, metric) for metric in ("kept", "f1_before", "f1_after", "divergence")
     )
     if method.mask == "inputs":
         kept, after, caused = ({"output": values["output"]} for values in (kept, after, caused))
@@ -68,12 +70,10 @@ def masked_line(records: Sequence[Record], method: DiffMask, published: str, sha
 def two_class_line(records: Sequence[Record], method: DiffMask) -> Line:
     """The row of the prototype."""
     kept, caused, agreed = (
-        figures_of(records, "sst2", method, metric)["output"] for metric in ("kept", "divergence", "agreement")
+        figures_of(records, method, metric)["output"] for metric in ("kept", "divergence", "agreement")
     )
     seconds = mean(
-        record.cost["fit_seconds"]
-        for record in records
-        if "sst2" in record.task and record.method == method.label and record.metric == "kept"
+        record.cost["fit_seconds"] for record in records if record.method == method.label and record.metric == "kept"
     )
     shown = f"{100 * (1 - kept):.1f} % masked, KL {caused:.3f}, agreement {agreed:.3f}, fitted in {seconds:.0f} s"
     reached = kept <= 0.3 and caused <= 0.1 and agreed >= 0.95 and seconds <= 360
@@ -100,7 +100,8 @@ def stability_line(bench: Bench, method: Method, seeds: int, rows: int = 200) ->
     """Rank correlation, text by text, between fits of one model at several seeds."""
     task = bench.task()
     batch = task.data["valid"][:rows]
-    scores = [ReseededBench.of(bench, seed).explainer(method)(batch).scores for seed in range(seeds)]
+    others = (ReseededBench.of(bench, bench.seed + further) for further in range(1, seeds))
+    scores = [one.explainer(method)(batch).scores for one in (bench, *others)]
     found = [rank_correlation(first, second, batch.maskable) for first, second in combinations(scores, 2)]
     value = torch.cat(found).mean().item()
     shown = f"{value:.3f} over {seeds} fits, {len(batch)} texts"
@@ -153,32 +154,47 @@ def draw_sentence(bench: Bench, methods: Sequence[Method], file: Path) -> None:
     drawing.savefig(file, dpi=150)
 
 
+@dataclass(frozen=True)
+class Study:
+    """One run: its numbers, its task, and DiffMask on inputs and on hidden states."""
+
+    records: list[Record]
+    bench: Bench
+    inputs: DiffMask
+    states: DiffMask
+
+    @staticmethod
+    def read(run: Path) -> "Study":
+        """From the folder of the run."""
+        experiment = Experiment.from_dict(json.loads((run / "manifest.json").read_text())["experiment"])
+        masks = {method.mask: method for method in experiment.methods if isinstance(method, DiffMask)}
+        bench = Bench(Store(run / "store"), experiment.tasks[0], experiment.seeds[0])
+        return Study(read_jsonl(run / "records.jsonl"), bench, masks["inputs"], masks["states"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--experiment", type=Path, default=Path("experiments/sst.yaml"))
+    parser.add_argument("five", type=Path, help="the run on five classes")
+    parser.add_argument("two", type=Path, help="the run on two")
     parser.add_argument("--tagger", type=Path, default=Path("../shared/data/pos"))
     parser.add_argument("--seeds", type=int, default=3, help="fits whose scores are correlated")
     asked = parser.parse_args()
-    experiment = Experiment.read(asked.experiment)
-    records = read_jsonl(asked.run / "records.jsonl")
-    five, two = (Bench(Store(asked.run / "store"), recipe, experiment.seeds[0]) for recipe in experiment.tasks)
-    quick, longer, hidden = (method for method in experiment.methods if isinstance(method, DiffMask))
-    folder = Path(five.recipe.to_dict()["data"].partition(":")[2])
+    five, two = Study.read(asked.five), Study.read(asked.two)
+    folder = Path(five.bench.recipe.to_dict()["data"].partition(":")[2])
     sentences = list(trees(folder, "dev"))
-    explanations = five.explainer(longer)([tree.text for tree in sentences])
+    explanations = five.bench.explainer(five.inputs)([tree.text for tree in sentences])
     kept = layers_kept(explanations, sentences)
     by_sentiment: dict[str, list[float]] = defaultdict(list)
     for word in kept:
         by_sentiment[word.sentiment].append(word.states)
-    figures = asked.run / "figures"
+    figures = asked.five / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     lines = [
-        masked_line(records, longer, "46.3 %, F1 37.9 -> 38.3", 0.463),
-        masked_line(records, hidden, "67.6 %, F1 -> 38.9", 0.676),
-        two_class_line(records, quick),
+        masked_line(five.records, five.inputs, "46.3 %, F1 37.9 -> 38.3", 0.463),
+        masked_line(five.records, five.states, "67.6 %, F1 -> 38.9", 0.676),
+        two_class_line(two.records, two.inputs),
         sentiment_line(by_sentiment),
-        stability_line(two, quick, asked.seeds),
+        stability_line(two.bench, two.inputs, asked.seeds),
     ]
     print("| figure | published | measured | must reach | reached |\n|---|---|---|---|---|")
     for *cells, reached in lines:
@@ -195,7 +211,7 @@ def main() -> None:
         for tag, states in ordered.items():
             print(f"| {tag} | {len(states)} | {mean(states):.2f} |")
         draw_means(ordered, "By part of speech", figures / "part_of_speech.png")
-    draw_sentence(two, [quick, hidden], figures / "sentence.png")
+    draw_sentence(two.bench, [two.inputs, two.states], figures / "sentence.png")
     print(f"\nfigures: {figures}")
 
 

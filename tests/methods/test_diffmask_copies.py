@@ -1,11 +1,14 @@
 """DiffMask from masked copies: what decides is kept, the margin holds, what is dropped stays dropped."""
 
+from typing import Literal, cast
+
 import pytest
 import torch
 
 from diffmask.answer import decision, divergence
 from diffmask.clean import CleanPass, clean_passes
 from diffmask.evaluate.ranks import rank_correlation
+from diffmask.leaning import Leaning
 from diffmask.methods.diffmask import DiffMask
 from diffmask.methods.diffmask_copies import CopiesExplainer
 from diffmask.methods.diffmask_copies_fit import draw_needed
@@ -116,3 +119,18 @@ def test_own_masks_keep_what_is_needed_most_at_every_share() -> None:
     sizes = kept.sum(dim=2)
     assert set(sizes.unique().tolist()) == {0, 1, 2, 3, 4}
     assert (sizes[:, 0] > sizes[:, 3]).all()
+
+
+@pytest.mark.parametrize(("reads", "guesses"), [("state", True), ("both", True), ("auto", False), ("all", False)])
+def test_a_site_that_reads_the_last_states_does_not_guess_the_answer(
+    reads: Literal["state", "both", "auto", "all"], guesses: bool
+) -> None:
+    task = TextClassification(tiny_model("bert"), word_pieces(), train=["the film is good", "a dull mess"] * 4)
+    method = DiffMask(mask="states", reads=reads, steps=3, batch_size=4, settle_rows=4)
+    found, clean = method.fit(task), CleanPass.over(task, task.data["train"])
+    assert isinstance(found, CopiesExplainer)
+    assert (task.sites[-1] in found.layered.student("embedding").sites) is not guesses
+    first = found.needs(clean, "embedding")
+    for leaning in found.leanings.children():
+        cast(Leaning, leaning).bias[0] += 0.5
+    assert torch.equal(found.needs(clean, "embedding"), first) is not guesses

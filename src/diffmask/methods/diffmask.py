@@ -34,10 +34,11 @@ class DiffMask(Method):
     sites: tuple[str, ...] = ()
     """The sites to probe, in order; all of the task's where none is named."""
     reads: Literal["auto", "state", "both", "all"] = "auto"
-    """What a site's network reads: its own state alone, or the first beside it; by default both for inputs.
+    """What a site's network reads: its own state alone, both the first and its own, or all that is known in the end.
 
-    Copies that read both read the state before it, too: a model's last states may tell little of their tokens. With
-    "all" they read the last as well, and so the answer: masks are smaller, and tell less of what a site knows."""
+    By default both for inputs, as a site is to tell what it knows, and for copies of states all, as what is needed
+    there shows in the end. Copies read the state before their own, too (a model's last states may tell little of their
+    tokens), and with all the last two, and so the answer."""
     probe_width: int | None = None
     """Units of its hidden layer; 64, and for gates a quarter of the state's width, where none is given."""
     baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
@@ -118,7 +119,7 @@ class DiffMask(Method):
     def __post_init__(self) -> None:
         if min((self.margin, *self.margins, self.own)) < 0 or min(self._counts()) < 1:
             raise RecipeError("diffmask: margin and own must not be negative; steps, sizes and counts are at least 1")
-        if self.by == "gates" and self.reads == "all":
+        if self.by == "gates" and self.reading == "all":
             raise RecipeError("diffmask: reads='all' asks for by='copies'; gates read 'state' or 'both'")
         if self.by == "copies" and not self.margins and self.settle_rows < 1:
             raise RecipeError("diffmask: settle_rows=0 asks for by='gates'; copies without thresholds mask nothing")
@@ -128,21 +129,23 @@ class DiffMask(Method):
         return (self.steps, self.batch_size, self.sites_per_step, self.statistics_rows, *copies)
 
     @property
-    def reads_first(self) -> bool:
-        """Whether a site's network reads the first state beside its own."""
-        return self.reads in ("both", "all") or (self.reads == "auto" and self.mask == "inputs")
+    def reading(self) -> Literal["state", "both", "all"]:
+        """What a site's network does read."""
+        if self.reads != "auto":
+            return self.reads
+        return "both" if self.mask == "inputs" else "state" if self.by == "gates" else "all"
 
     def reads_at(self, sites: tuple[str, ...], site: str) -> tuple[str, ...]:
         """Of a task's sites, those that copies read at one of them.
 
-        >>> DiffMask().reads_at(("embedding", "1", "2", "3"), "2")
+        >>> DiffMask().reads_at(("embedding", "1", "2", "3", "4"), "2")
         ('embedding', '1', '2')
-        >>> DiffMask(reads="all").reads_at(("embedding", "1", "2", "3"), "1")
-        ('embedding', '1', '3')
+        >>> DiffMask(mask="states").reads_at(("embedding", "1", "2", "3", "4"), "1")
+        ('embedding', '1', '3', '4')
         """
         place = sites.index(site)
-        before = (sites[0], sites[max(place - 1, 0)]) if self.reads_first else ()
-        after = sites[-1:] if self.reads == "all" else ()
+        before = () if self.reading == "state" else (sites[0], sites[max(place - 1, 0)])
+        after = sites[-2:] if self.reading == "all" else ()
         return tuple(dict.fromkeys((*before, site, *after)))
 
     @property

@@ -26,7 +26,7 @@ def build_gates(method: "DiffMask", task: Task, seed: int) -> GatedExplainer:
     """Probes that leave every gate half open."""
     sites = method.sites or task.sites
     known = site_statistics(task, {task.sites[0], *sites}, method.statistics_rows)
-    first = [known[task.sites[0]]] if method.reads_first else []
+    first = [known[task.sites[0]]] if method.reading == "both" else []
     start = start_logit(method.start, len(sites) if method.mask == "inputs" else 1, method.temperature[0])
     near = max(method.reach[0], 2 * abs(start))
     with seeded(seed, "diffmask"):
@@ -35,7 +35,7 @@ def build_gates(method: "DiffMask", task: Task, seed: int) -> GatedExplainer:
         }
         baselines = method.start_baselines(task, sites, known)
     return GatedExplainer(
-        task, method.mask, probes, baselines, reads_first=method.reads_first, temperature=method.temperature[1]
+        task, method.mask, probes, baselines, reads_first=method.reading == "both", temperature=method.temperature[1]
     )
 
 
