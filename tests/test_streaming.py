@@ -115,7 +115,7 @@ def test_a_row_that_cannot_be_read_is_named(explainer: Explainer, tmp_path: Path
 
 
 def peak_bytes(explainer: Explainer, rows: int, folder: Path) -> int:
-    """Most memory that Python held while it explained `rows` texts of 30 words."""
+    """Most memory that Python held while it explained `rows` texts of 30 words, whoever took it: ask more than once."""
     table = folder / f"{rows}.jsonl"
     table.write_text((json.dumps({"review": "good film , " * 10}) + "\n") * rows)
     gc.collect()
@@ -128,6 +128,6 @@ def peak_bytes(explainer: Explainer, rows: int, folder: Path) -> int:
 
 def test_memory_does_not_grow_with_the_table(explainer: Explainer, tmp_path: Path) -> None:
     peak_bytes(explainer, 10, tmp_path)
-    few, many = peak_bytes(explainer, 20, tmp_path), peak_bytes(explainer, 120, tmp_path)
+    few, many = (min(peak_bytes(explainer, rows, tmp_path) for _ in range(3)) for rows in (20, 120))
     kept = 100 * len(json.dumps(read(tmp_path / "20.out.jsonl")[0]))
     assert many - few < kept / 3, "the scores of a hundred more texts are not in memory"

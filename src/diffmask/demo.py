@@ -41,7 +41,7 @@ class Demo:
         return [first, *(_line(*pair) for pair in zip(self.explanations, self.checks, strict=True))]
 
 
-def run_demo(folder: Path, *, rows: int = 2000, steps: int = 32, sentences: int = 10, seed: int = 0) -> Demo:
+def run_demo(folder: Path, *, rows: int = 2000, steps: int = 64, sentences: int = 10, seed: int = 0) -> Demo:
     """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
     recipe = FineTunedTask(rows=rows, epochs=1, batch_size=16, learning_rate=1e-4)
     store = Store(folder / "store")

@@ -15,7 +15,7 @@ from diffmask.methods.diffmask_copies_fit import draw_needed
 from diffmask.tasks.text import TextClassification
 from diffmask.tasks.toy import CountingTask
 from diffmask.training import generator
-from support.linear import VALUES
+from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 from support.tiny_models import tiny_model, word_pieces
 
@@ -93,6 +93,15 @@ def test_a_learned_baseline_disturbs_the_answer_less_than_the_one_it_starts_from
         assert isinstance(found, CopiesExplainer)
         caused.append(found.caused(clean, "embedding", half).mean())
     assert caused[1] < 0.9 * caused[0]
+
+
+def test_a_baseline_is_learned_in_units_of_the_states_it_stands_for() -> None:
+    small = Sum()
+    small.embedding.weight.data.mul_(0.01)
+    small.weights.data.div_(0.01)
+    method = DiffMask(steps=10, settle_rows=16, baseline="mean", learn_baseline=True)
+    large, found = (cast(CopiesExplainer, method.fit(WordsTask(model=model), seed=0)) for model in (Sum(), small))
+    assert torch.allclose(found.baselines[0], 0.01 * large.baselines[0], rtol=1e-3)
 
 
 def test_a_margin_is_held_on_average_and_no_more_is_asked_once_it_is_not(explainer: CopiesExplainer) -> None:

@@ -11,7 +11,7 @@ def demo(
         "runs/demo"
     ),
     rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 2000,
-    steps: Annotated[int, typer.Option(help="Batches of reviews that DiffMask learns from.")] = 32,
+    steps: Annotated[int, typer.Option(help="Batches of reviews that DiffMask learns from.")] = 64,
 ) -> None:
     """Fine-tune a packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences, compare methods.
 

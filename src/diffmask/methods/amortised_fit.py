@@ -56,6 +56,7 @@ class Schedule:
     """Looks at the held-out lessons without gain after which the fit stops."""
     looks: int = 16
     """Looks that the budget is divided into."""
+    weight_decay: float = 0.01
 
 
 class Fit(Generic[Learner, Lesson]):
@@ -73,7 +74,7 @@ class Fit(Generic[Learner, Lesson]):
         self.student, self.course, self.schedule, self.held_out = student, course, schedule, held_out
         self.source = source
         self.steady = copy.deepcopy(student)
-        self.optimizer = torch.optim.AdamW(student.parameters(), lr=schedule.learning_rate, weight_decay=0.01)
+        self.optimizer = torch.optim.AdamW(student.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
         self.lessons: list[Lesson] = []
         self.curve: list[dict[str, float]] = []
         self.texts = self.steps = 0

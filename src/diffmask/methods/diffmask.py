@@ -52,7 +52,7 @@ class DiffMask(Method):
     may learn to imitate what it replaces."""
     learning_rate: float | None = None
     """Of what a fit learns; 0.003, and for gates and several margins 0.001, where none is given."""
-    steps: int = 64
+    steps: int = 128
     """Batches of training texts that the fit learns from; gates want some hundreds."""
     batch_size: int = 32
     length_pool: int = 8
@@ -70,11 +70,11 @@ class DiffMask(Method):
     statistics_rows: int = 768
     """Training rows that the sites' means and deviations, and what they tell of the answer, are taken from."""
 
-    pairs: int = 2
-    """Copies: masks drawn a text, each asked with its complement."""
-    own: int = 4
+    pairs: int = 1
+    """Copies: masks drawn a text, each asked with its complement. More texts teach more than more copies of each."""
+    own: int = 2
     """Copies: masks a text that erase what is needed least by what has been learned so far."""
-    updates: int = 8
+    updates: int = 4
     """Copies: steps of the optimiser for each batch of texts."""
     replay: int = 60_000
     """Copies: tokens whose states are kept to be learned from again, in half precision; the oldest go first."""

@@ -30,6 +30,9 @@ from diffmask.training import endless, generator, seeded
 if TYPE_CHECKING:
     from diffmask.methods.diffmask import DiffMask
 
+WEIGHT_DECAY = 0.3
+"""Much, as a student has as many weights as there are tokens to learn from."""
+
 
 def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
     """Students that score every token 0, thresholds that keep all."""
@@ -52,15 +55,16 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
     start, source = time.perf_counter(), generator(seed, "diffmask")
     rows, held_out = split_off(task, method.held_out)
     batches = endless(rows, method.batch_size, source, method.length_pool)
-    if method.learn_baseline:
-        learn_baselines(explainer, batches, method.steps, source)
     course = LayeredCopies(explainer, method.pairs, method.own, method.sites_per_step, source)
+    if method.learn_baseline:
+        learn_baselines(explainer, batches, course.drawn, source)
     schedule = Schedule(
         budget=Budget(texts=float(method.steps * method.batch_size)),
         updates=method.updates,
         replay=method.replay,
         learning_rate=method.rate,
         patience=Schedule.looks,
+        weight_decay=WEIGHT_DECAY,
     )
     asked = ask_all(course, held_out, method.batch_size)
     fit = Fit(explainer.layered, course, schedule, asked, source, start)
@@ -107,7 +111,7 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         """One clean pass, and for every place a pass over all copies."""
         clean = CleanPass.over(self.explainer.task, batch)
         kept, told = {}, {}
-        for site in self._drawn():
+        for site in self.drawn():
             place = self.explainer.place(site)
             chosen = [self._chosen(clean, site)] if self.own else []
             kept[place] = torch.cat([draw_kept(batch.maskable, self.pairs, self.source), *chosen], dim=1)
@@ -128,6 +132,14 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
             found.append(misfit(lesson.answer, lesson.told[place], remaining))
         return torch.cat(found, dim=1)
 
+    def drawn(self) -> tuple[str, ...]:
+        """The sites that are asked about next."""
+        sites = self.explainer.sites
+        if self.explainer.mask == "inputs":
+            return sites[:1]
+        order = torch.randperm(len(sites), generator=self.source)[: self.places]
+        return tuple(sites[index] for index in order.tolist())
+
     def _chosen(self, clean: CleanPass, site: str) -> Bool[Tensor, "row copy token"]:
         """What would be kept, seen from the site that is masked; for inputs from any, half the time from the last."""
         sites = self.explainer.sites
@@ -136,13 +148,6 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
             site = sites[min(index, len(sites) - 1)]
         needed = self.explainer.needs(clean, site)
         return draw_needed(needed, clean.rows.maskable, self.own, self.source)
-
-    def _drawn(self) -> tuple[str, ...]:
-        sites = self.explainer.sites
-        if self.explainer.mask == "inputs":
-            return sites[:1]
-        order = torch.randperm(len(sites), generator=self.source)[: self.places]
-        return tuple(sites[index] for index in order.tolist())
 
 
 def draw_needed(
