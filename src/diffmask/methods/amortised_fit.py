@@ -74,7 +74,9 @@ class Fit(Generic[Learner, Lesson]):
         self.student, self.course, self.schedule, self.held_out = student, course, schedule, held_out
         self.source = source
         self.steady = copy.deepcopy(student)
-        self.optimizer = torch.optim.AdamW(student.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay)
+        self.optimizer = torch.optim.AdamW(
+            student.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay
+        )
         self.lessons: list[Lesson] = []
         self.curve: list[dict[str, float]] = []
         self.texts = self.steps = 0
