@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from diffmask.methods.diffmask import DiffMask
 
 WEIGHT_DECAY = 0.3
-"""Much, as a student has as many weights as there are tokens to learn from."""
+"""Of the students: with less they learn their texts by heart."""
 
 
 def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
