@@ -17,6 +17,7 @@ from diffmask.methods.attention import Attention
 from diffmask.methods.gradient import Gradient, slope
 from diffmask.task import Task
 from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
+from diffmask.tasks.lstm import both_ways
 from diffmask.tasks.scoring import auroc, macro_f1
 from diffmask.tasks.word_recipes import BiLSTM
 from diffmask.tasks.word_training import LATE, batches_of_any_length, batches_of_one_length, logits_by_length
@@ -42,11 +43,11 @@ def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
         getattr(whole, f"{name}_reverse").data = value.data
     lengths = torch.tensor([3, 6, 1, 4])
     embedded, present = torch.randn(4, 6, 5), torch.arange(6) < lengths[:, None]
-    states, ends = reader(embedded, present)
+    states = both_ways(reader.onward, reader.back, embedded, lengths)
     packed, (last, _) = whole(pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False))
     expected, _ = pad_packed_sequence(packed, batch_first=True)
     torch.testing.assert_close(states[present], expected[present])
-    torch.testing.assert_close(ends, torch.cat([last[0], last[1]], dim=-1))
+    torch.testing.assert_close(reader.ends(states, present), torch.cat([last[0], last[1]], dim=-1))
 
 
 def parameters(model: nn.Module) -> int:

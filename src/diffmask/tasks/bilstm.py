@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from diffmask.data.worded import PAD
+from diffmask.tasks.lstm import both_ways, both_ways_of_words
 
 Tokens = Int[Tensor, "row token"]
 Mask = Bool[Tensor, "row token"]
@@ -15,36 +16,29 @@ States = Float[Tensor, "row token width"]
 
 
 class Reader(nn.Module):
-    """One layer of LSTM in each direction, `width` each.
-
-    The second reads each row from its own last token to its first, so that padding comes last for both and is never
-    read: nothing needs to be packed, which would cost as much as the recurrence itself.
-    """
+    """One layer of LSTM in each direction, `width` each."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
         self.onward = nn.LSTM(size, width, batch_first=True)
         self.back = nn.LSTM(size, width, batch_first=True)
 
-    def forward(
-        self, embedded: Float[Tensor, "row token size"], present: Mask
-    ) -> tuple[States, Float[Tensor, "row width"]]:
-        """The states at every token, and the last of each direction side by side."""
-        length = present.sum(dim=1, keepdim=True)
-        onward, _ = self.onward(embedded)
-        back, _ = self.back(turned(embedded, length))
-        last = (length - 1)[..., None].expand(-1, 1, onward.shape[-1])
-        ends = torch.cat([onward.gather(1, last), back.gather(1, last)], dim=-1).squeeze(1)
-        return torch.cat([onward, turned(back, length)], dim=-1), ends
+    def forward(self, embedding: nn.Embedding, tokens: Tokens, present: Mask) -> States:
+        """The states at every token.
 
+        While training, words are looked up behind the first product, where nobody can edit them; afterwards the
+        embedding is a site.
+        """
+        length = present.sum(dim=1)
+        if self.training:
+            return both_ways_of_words(self.onward, self.back, embedding, tokens, length)
+        return both_ways(self.onward, self.back, embedding(tokens), length)
 
-def turned(states: States, length: Int[Tensor, "row 1"]) -> States:
-    """Each row from its own last token to its first, padding left where it is."""
-    if int(length.min()) == states.shape[1]:  # Rows of one length, as in training: the same, faster.
-        return states.flip(1)
-    place = torch.arange(states.shape[1], device=states.device)
-    order = torch.where(place < length, length - 1 - place, place)[..., None]
-    return states.gather(1, order.expand_as(states))
+    def ends(self, states: States, present: Mask) -> Float[Tensor, "row width"]:
+        """The last state of each direction, side by side."""
+        width, row = self.onward.hidden_size, torch.arange(len(present), device=present.device)
+        last = states[row, present.sum(dim=1) - 1]
+        return torch.cat([last[:, :width], states[:, 0, width:]], dim=-1)
 
 
 class AttentionPooling(nn.Module):
@@ -82,7 +76,7 @@ class SingleBiLSTM(nn.Module):
 
     def forward(self, tokens: Tokens, present: Mask, attended: Mask) -> Float[Tensor, "row class"]:
         """The logits of the classes."""
-        states = self.states(self.reader(self.embedding(tokens), present)[0])
+        states = self.states(self.reader(self.embedding, tokens, present))
         return self.answer(self.pooling(states, attended, None))
 
 
@@ -109,7 +103,8 @@ class PairBiLSTM(nn.Module):
         pair_present: Bool[Tensor, "row word"],
     ) -> Float[Tensor, "row class"]:
         """The logits of the classes."""
-        _, question = self.question_reader(self.question_embedding(pair), pair_present)
-        states = self.states(self.reader(self.embedding(tokens), present)[0])
+        asked = self.question_reader(self.question_embedding, pair, pair_present)
+        question = self.question_reader.ends(asked, pair_present)
+        states = self.states(self.reader(self.embedding, tokens, present))
         context = self.pooling(states, attended, question)
         return self.answer((self.pooled(context) + self.asked(question)).tanh())
