@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from diffmask import __version__
-from diffmask.cli import benchmark, demo, explain, fit, listing, report, roar, run, train
+from diffmask.cli import analyse, benchmark, demo, explain, fit, listing, report, roar, run, train
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app.command("explain")(explain.explain)
 app.command("benchmark")(benchmark.benchmark)
 app.command("run")(run.run)
 app.command("roar")(roar.roar)
+app.command("analyse")(analyse.analyse)
 app.command("report")(report.report)
 app.command("list")(listing.listing)
 

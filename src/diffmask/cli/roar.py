@@ -2,21 +2,9 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "gradient": {"name": "gradient", "one_hot": True, "quantity": "logit"},
-    "times-input-gradient": {"name": "input-x-gradient", "quantity": "logit"},
-    "integrated-gradient": {
-        "name": "integrated-gradient",
-        "as_published": True,
-        "path": "right",
-        "quantity": "logit",
-    },
-}
-"""What Madsen et al. 2022 call their measures, and how they compute them."""
 
 
 class Strategy(StrEnum):
@@ -66,18 +54,15 @@ def roar(
     """
     from diffmask.bench import Bench
     from diffmask.cli.screen import show_log
-    from diffmask.recipe import choices_of, parse
+    from diffmask.recipe import choices_of
+    from diffmask.roar.measures import measure
     from diffmask.roar.steps import Protocol, Step
     from diffmask.store import Store
     from diffmask.tasks.word_recipes import BiLSTM
 
     show_log(quiet=False)
     recipe: BiLSTM = BiLSTM.from_dict({"data": task, "folder": data, **choices_of(choices or [])}, "roar")
-    chosen = dict(PUBLISHED.get(importance_measure, {"name": importance_measure}))
-    if importance_measure == "integrated-gradient":
-        chosen["n_steps"] = riemann_samples
-    if signed and importance_measure in ("times-input-gradient", "integrated-gradient"):
-        chosen["signed"] = True
+    method = measure(importance_measure, riemann_samples, signed)
     protocol = Protocol(
         strategy=roar_strategy.value,
         recursive=recursive,
@@ -85,6 +70,6 @@ def roar(
         target=target.value,
         absolute=not signed,
     )
-    step = Step(Bench(Store(out / "store"), recipe, seed), parse("method", chosen, "roar"), protocol, k)
+    step = Step(Bench(Store(out / "store"), recipe, seed), method, protocol, k)
     found = step.score()
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")

@@ -16,6 +16,7 @@ from diffmask.errors import RunError
 
 if TYPE_CHECKING:
     from diffmask.engine.view import View
+    from diffmask.report.finding import Finding
 
 
 def show_log(quiet: bool) -> None:
@@ -37,6 +38,20 @@ def show_summary(summary: Sequence[dict[str, Any]]) -> None:
         rows.setdefault((entry["task"], entry["method"], entry["site"]), {})[entry["metric"]] = number(entry)
     for key, cells in rows.items():
         table.add_row(*key, *(cells.get(metric, "") for metric in metrics))
+    _print(table)
+
+
+def show_finding(finding: "Finding") -> None:
+    """Its table below its title."""
+    table = Table(title=finding.title)
+    for place, heading in enumerate(finding.headings):
+        table.add_column(heading, justify="right" if place else "left")
+    for cells in finding.cells():
+        table.add_row(*cells)
+    _print(table)
+
+
+def _print(table: Table) -> None:
     console = Console()
     # A table cut to a pipe's 80 columns cannot be read.
     console.width = console.width if console.is_terminal else 180

@@ -24,14 +24,15 @@ def write_figures(board: Board, folder: Path) -> list[Path]:
     }
     drawings |= {f"agreement_{_file(kind)}": _agreement(board, kind, rows) for kind, rows in board.agreement.items()}
     folder.mkdir(parents=True, exist_ok=True)
-    return [file for name, draw in drawings.items() for file in _write(draw, folder / name)]
+    return [file for name, draw in drawings.items() for file in write_figure(draw, folder / name)]
 
 
 Draw = Callable[[Any, Any], None]
 """Draws on a figure and its axes."""
 
 
-def _write(draw: Draw, stem: Path) -> list[Path]:
+def write_figure(draw: Draw, stem: Path) -> list[Path]:
+    """One chart as PNG and PDF."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from diffmask.batch import Batch, ranking
-from diffmask.bench import Bench
-from diffmask.explainer import Method
 from diffmask.methods.integrated_gradient import IntegratedGradient
 from diffmask.roar.steps import Step
 from diffmask.task import Task
@@ -79,21 +78,13 @@ def riemann(
     return found
 
 
-@dataclass(frozen=True)
-class LengthEffect:
-    """With every token masked only the length, and a question, is left: does it tell the class?"""
+def majority(train: Int[Tensor, " text"], rows: int, classes: int) -> Float[Tensor, "row class"]:
+    """The answers of one who always says the class most frequent in training.
 
-    model: float
-    """Accuracy of a model trained on masks alone."""
-    majority: float
-    """Accuracy of always answering the class most frequent in training."""
-
-
-def length_effect(bench: Bench, step: Step) -> LengthEffect:
-    """The model of a step that masks everything, beside the majority class; by the task's own score."""
-    task = step.task()
-    train, test = task.data["train"].target, task.data["test"].target
-    return LengthEffect(step.score().score, float((test == train.mode().values).float().mean()))
+    >>> majority(torch.tensor([1, 0, 1]), rows=2, classes=3).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+    return one_hot(train.mode().values, classes).float().expand(rows, -1)
 
 
 def mask_position_leak(
@@ -142,16 +133,16 @@ def permuted(data: Mapping[str, Batch], seed: int = 0) -> dict[str, Batch]:
     return found
 
 
-def permuted_score(bench: Bench, method: Method, step: Step) -> float:
+def permuted_score(step: Step) -> float:
     """The step's protocol on permuted classes: importances for classes that nothing explains, masks, a new model.
 
     Above the majority class, the masks themselves carry the class from the explained to the retrained model.
     """
-    task = bench.task()
-    shuffled = task.retrain(permuted(task.data, bench.seed), bench.seed)
-    explainer = method.fit(shuffled, bench.seed)
+    seed, task = step.bench.seed, step.bench.task()
+    shuffled = task.retrain(permuted(task.data, seed), seed)
+    explainer = step.method.fit(shuffled, seed)
     masked = step.masked_by(
         {split: explainer(batch, batch.target).scores for split, batch in shuffled.data.items()}, shuffled.data
     )
-    again = shuffled.retrain(masked, bench.seed)
+    again = shuffled.retrain(masked, seed)
     return again.quality(again.data["test"])

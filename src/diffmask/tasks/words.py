@@ -51,8 +51,12 @@ class WordClassification(Task):
         return Scored(self.logits(batch))
 
     def quality(self, batch: Batch) -> float:
+        """The model's score."""
+        return self.score(logits_by_length(self, batch), batch.target)
+
+    def score(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
         """Accuracy or macro-F1, as is usual for the data set."""
-        return SCORES[self.recipe.preset.metric](logits_by_length(self, batch), batch.target)
+        return SCORES[self.recipe.preset.metric](logits, target)
 
     def selection(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
         """The score that chooses the best epoch."""
