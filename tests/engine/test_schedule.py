@@ -45,6 +45,14 @@ def test_nodes_become_ready_in_order_when_what_they_need_is_done(diamond: list[N
     assert ready(schedule) == [4, 5]
 
 
+def test_a_node_is_not_asked_for_its_address_again_and_again(
+    diamond: list[Number], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = Schedule(diamond)
+    monkeypatch.setattr(Number, "address", property(lambda node: pytest.fail("asked again")))
+    assert ready(schedule) == [1, 5] and len(schedule.waiting) == 5
+
+
 def test_the_order_in_which_nodes_are_listed_does_not_matter(diamond: list[Number]) -> None:
     assert ready(Schedule(diamond[::-1])) == [5, 1]
 

@@ -63,8 +63,12 @@ class Schedule:
     @property
     def waiting(self) -> list[Node]:
         """Nodes that are still to be run, in order."""
+        return [self[address] for address in self._unsettled()]
+
+    def _unsettled(self) -> list[Address]:
+        # By the addresses that are known: a node works its own out anew, from all that it builds on.
         settled = (self.outcomes, self.running, self.given_up)
-        return [node for node in self.nodes if not any(node.address in part for part in settled)]
+        return [address for address in self._by_address if not any(address in part for part in settled)]
 
     @property
     def is_over(self) -> bool:
@@ -73,7 +77,11 @@ class Schedule:
 
     def ready(self) -> list[Node]:
         """Nodes that wait for nobody, in order."""
-        return [node for node in self.waiting if all(need in self.outcomes for need in self._needs[node.address])]
+        return [
+            self[address]
+            for address in self._unsettled()
+            if all(need in self.outcomes for need in self._needs[address])
+        ]
 
     def start(self, node: Node) -> None:
         """A worker has it."""
