@@ -47,7 +47,7 @@ sst: $(VENV)/installed ## the study of the DiffMask paper on the Sentiment Treeb
 
 BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
 roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds; BABI=FOLDER reads bABI's own files
-	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi $(if $(BABI),tasks.0.folder=$(BABI))
+	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi --engine processes $(if $(BABI),tasks.0.folder=$(BABI))
 	$(BIN)/python benchmarks/roar_babi.py runs/roar_babi
 
 bench: $(VENV)/installed ## speed and quality, ratios in one run
