@@ -10,7 +10,9 @@ def analyse(
     task: Annotated[
         str, typer.Option(help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
     ] = "babi-1",
-    data: Annotated[str | None, typer.Option(help="Folder of its files; bABI is generated without.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Folder of its files, or hub:OWNER/NAME; bABI is generated without.")
+    ] = None,
     importance_measures: Annotated[
         str, typer.Option(help="Names as `diffmask roar` takes them, with commas; the first is shown on an example.")
     ] = "attention,gradient,times-input-gradient,integrated-gradient",

@@ -25,7 +25,9 @@ def roar(
     task: Annotated[
         str, typer.Option(help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
     ] = "babi-1",
-    data: Annotated[str | None, typer.Option(help="Folder of its files; bABI is generated without.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Folder of its files, or hub:OWNER/NAME; bABI is generated without.")
+    ] = None,
     importance_measure: Annotated[
         str,
         typer.Option(

@@ -12,7 +12,8 @@ def train(
     data: Annotated[
         str,
         typer.Option(
-            help="'rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, or a table's path."
+            help="'rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, hub:OWNER/NAME, "
+            "or a table's path."
         ),
     ] = "rotten-tomatoes",
     seed: Annotated[int, typer.Option(help="Of the new head, the order of the rows and dropout.")] = 0,

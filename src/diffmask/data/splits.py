@@ -2,9 +2,10 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from diffmask.data import eraser, imdb, mimic, packaged, snli, sst
+from diffmask.data import eraser, hub, imdb, mimic, packaged, snli, sst
 from diffmask.data.tables import Columns, DataSet, Example, examples, rows_of_file
 from diffmask.errors import InputError, nearest
 
@@ -24,10 +25,12 @@ def load_data(name: str, columns: Columns) -> DataSet:
     """The data set that a name stands for.
 
     `rotten-tomatoes` and `imdb-reviews` are packaged; `sst2:FOLDER`, `sst5:FOLDER`, `snli:FOLDER` and
-    `eraser:FOLDER` (or its archive) read a folder; a path to a table is split by a hash of its texts; a
-    folder holds a table for each split.
+    `eraser:FOLDER` (or its archive) read a folder; `hub:OWNER/NAME` asks the Hugging Face hub; a path to a table is
+    split by a hash of its texts; a folder holds a table for each split.
     """
     kind, colon, folder = name.partition(":")
+    if colon and kind == "hub":
+        return filled(hub.load(folder, columns))
     if colon and kind in FOLDERS:
         return FOLDERS[kind](Path(folder))
     if name in PACKAGED:
@@ -36,7 +39,7 @@ def load_data(name: str, columns: Columns) -> DataSet:
     if Path(name).is_dir():
         return _folder(Path(name), columns)
     if not Path(name).is_file():
-        known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS)]
+        known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS), "hub:OWNER/NAME"]
         raise InputError(f"'{name}' is neither a data set nor a table's path; {nearest(name, known)}")
     return by_hash(examples(name, columns))
 
@@ -48,6 +51,15 @@ def by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataSet:
         tenth = hashlib.sha256(f"{row.text}\0{row.pair or ''}".encode()).digest()[0] * 10 // 256
         parts["valid" if tenth == 8 else "test" if tenth == 9 else "train"].append(row)
     return DataSet(**parts, names=names)
+
+
+def filled(found: DataSet) -> DataSet:
+    """No split is empty: validation rows stand in for the test's, and some training rows for the validation's."""
+    if found.valid and found.test:
+        return found
+    test = found.test or found.valid
+    parted = by_hash(found.train, found.names)
+    return replace(parted, train=[*parted.train, *parted.test], test=test) if test else parted
 
 
 def _folder(folder: Path, columns: Columns) -> DataSet:

@@ -19,6 +19,8 @@ class Preset:
     """How a data set is loaded, and the sizes and scores that belong to it."""
 
     load: Callable[[Path], WordedData]
+    spell: Callable[[DataSet], WordedData] | None = None
+    """Texts from elsewhere, as the hub, as words."""
     generate: Callable[[], WordedData] | None = None
     """Rows of our own, where there are no files."""
     metric: Literal["accuracy", "macro-f1"]
@@ -50,9 +52,12 @@ def _babi(task: int) -> Preset:
     )
 
 
-def _sentences(load: Callable[[Path], WordedData], least: int, batch_size: int = 32) -> Preset:
+def _sentences(
+    load: Callable[[Path], DataSet], spell: Callable[[DataSet], WordedData], least: int, batch_size: int = 32
+) -> Preset:
     return Preset(
-        load=load,
+        load=lambda folder: spell(load(folder)),
+        spell=spell,
         metric="macro-f1",
         selection="auroc",
         training=WordTraining(epochs=8, batch_size=batch_size, learning_rate=1e-3, patience=2),
@@ -61,9 +66,8 @@ def _sentences(load: Callable[[Path], WordedData], least: int, batch_size: int =
     )
 
 
-def _sst(folder: Path) -> WordedData:
+def _sst(found: DataSet) -> WordedData:
     """Sentences of six or more words of the treebank, as it counts them."""
-    found = sst.load(folder, classes=2)
     long = {
         name: [row for row in rows if len(row.text.split(" ")) > 5]
         for name, rows in (("train", found.train), ("valid", found.valid), ("test", found.test))
@@ -72,7 +76,7 @@ def _sst(folder: Path) -> WordedData:
 
 
 SNLI = replace(
-    _sentences(lambda folder: worded(snli.load(folder), with_digits_hidden), least=3, batch_size=128),
+    _sentences(snli.load, partial(worded, spell=with_digits_hidden), least=3, batch_size=128),
     metric="accuracy",
     selection="accuracy",
     classes=3,
@@ -80,11 +84,13 @@ SNLI = replace(
 )
 PRESETS = {
     **{f"babi-{task}": _babi(task) for task in (1, 2, 3)},
-    "sst": _sentences(_sst, least=1),
+    "sst": _sentences(partial(sst.load, classes=2), _sst, least=1),
     "snli": SNLI,
-    "imdb": _sentences(lambda folder: worded(imdb.load(folder), review_words, shortest=7, longest=399), least=10),
-    "mimic-diabetes": _sentences(lambda folder: worded(mimic.load(folder, "diabetes"), note_words), least=5),
-    "mimic-anemia": _sentences(lambda folder: worded(mimic.load(folder, "anemia"), note_words, longest=4000), least=5),
+    "imdb": _sentences(imdb.load, partial(worded, spell=review_words, shortest=7, longest=399), least=10),
+    "mimic-diabetes": _sentences(partial(mimic.load, subset="diabetes"), partial(worded, spell=note_words), least=5),
+    "mimic-anemia": _sentences(
+        partial(mimic.load, subset="anemia"), partial(worded, spell=note_words, longest=4000), least=5
+    ),
 }
 
 

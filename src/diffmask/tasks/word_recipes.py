@@ -6,6 +6,8 @@ from typing import ClassVar
 
 import torch
 
+from diffmask.data.splits import load_data
+from diffmask.data.tables import Columns
 from diffmask.data.worded import PAD, Vocabulary, WordedData
 from diffmask.errors import InputError, TaskError
 from diffmask.task import Task, TaskRecipe
@@ -25,7 +27,7 @@ class BiLSTM(TaskRecipe):
     data: str = "babi-1"
     """A data set's name."""
     folder: str | None = None
-    """Where its files are; bABI is generated where none is given."""
+    """Where its files are, or `hub:OWNER/NAME` of the Hugging Face hub; bABI is generated where none is given."""
     rows: int | None = None
     """Rows of each split to use, the first ones; all where none is given."""
     epochs: int | None = None
@@ -62,6 +64,10 @@ class BiLSTM(TaskRecipe):
         return replace(found, train=train, valid=valid, test=test)
 
     def _found(self) -> WordedData:
+        if self.folder is not None and self.folder.startswith("hub:"):
+            if self.preset.spell is None:
+                raise InputError(f"{self.data} is not read from the hub; give the folder of its files")
+            return self.preset.spell(load_data(self.folder, Columns()))
         if self.folder is not None:
             return self.preset.load(Path(self.folder))
         if self.preset.generate is None:
