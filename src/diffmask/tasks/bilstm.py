@@ -60,7 +60,7 @@ class AttentionPooling(nn.Module):
             hidden = hidden + self.question(question)[:, None]
         score = self.score(hidden.tanh()).squeeze(-1).masked_fill(~attended, torch.finfo(states.dtype).min)
         weights = self.weights(score.softmax(dim=1) * attended)
-        return (weights[..., None] * states).sum(dim=1)
+        return (weights[:, None] @ states).squeeze(1)
 
 
 class SingleBiLSTM(nn.Module):

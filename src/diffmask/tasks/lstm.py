@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
 
 Embedded = Float[Tensor, "row token size"]
 States = Float[Tensor, "row token width"]
@@ -65,51 +64,51 @@ def _row_by_row(
     onward: nn.LSTM, back: nn.LSTM, inputs: Float[Tensor, "place size"], place: Int[Tensor, "row token"], length: Length
 ) -> States:
     """Both directions by one product of all inputs, then the recurrence by the compiled kernel."""
-    weight, recurrent, bias, bias_too = zip(onward.all_weights[0], back.all_weights[0], strict=True)
-    projected = linear(inputs, torch.cat(weight), torch.cat(bias) + torch.cat(bias_too))
-    gates = projected.unflatten(-1, (2, 4 * onward.hidden_size))
-    return _Recurrence.apply(gates, place, length, torch.stack(recurrent)).flatten(-2)
+    return _BothWays.apply(inputs, place.contiguous(), length, *onward.all_weights[0], *back.all_weights[0]).flatten(-2)
 
 
-class _Recurrence(torch.autograd.Function):
-    """From the inputs' part of the gates [place, way, 4 width] to states [row, token, way, width]."""
+class _BothWays(torch.autograd.Function):
+    """From inputs [place, size] and the weights of both LSTMs to states [row, token, way, width].
+
+    One function with all of its slopes: of a small model, a graph of many small steps would take longer than the work.
+    """
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, place: Tensor, length: Tensor, recurrent: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, place: Tensor, length: Tensor, *weights: Tensor) -> Tensor:
         from diffmask.tasks import lstm_kernel
 
+        weight, recurrent, bias, bias_too = (torch.cat(pair) for pair in zip(weights[:4], weights[4:], strict=True))
         width, slots = recurrent.shape[-1], int(length.sum()) + len(length) + 1
-        memory = [_between_rows(inputs.new_empty(slots, 2, size * width), length) for size in (4, 1, 1)]
+        gates = torch.addmm(bias + bias_too, inputs, weight.T).view(-1, 2, 4 * width)
+        recurrent = recurrent.view(2, 4 * width, width)
+        memory = [inputs.new_empty(slots, 2, size * width) for size in (4, 1, 1)]
         shown = inputs.new_zeros(*place.shape, 2, width)
-        given = (inputs.contiguous(), place.contiguous(), length, recurrent.transpose(1, 2).contiguous())
+        given = (gates, place, length, recurrent.transpose(1, 2).contiguous())
         fill = lstm_kernel.forward(width)
         fill(*_arrays(*given), lstm_kernel.Memory(*_arrays(*memory)), *_arrays(shown))
-        ctx.save_for_backward(place, length, recurrent, *memory)
-        ctx.places = len(inputs)
+        ctx.save_for_backward(inputs, place, length, weight, recurrent, *memory)
         return shown
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor, None, None, Tensor]:
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         from diffmask.tasks import lstm_kernel
 
-        place, length, recurrent, *memory = ctx.saved_tensors
+        inputs, place, length, weight, recurrent, *memory = ctx.saved_tensors
         gates, _, states = memory
-        of_gates = _between_rows(torch.empty_like(gates), length)
-        of_inputs = gates.new_zeros(ctx.places, *gates.shape[1:])
-        given = (slopes.contiguous(), place.contiguous(), length, recurrent.contiguous())
+        of_gates, of_inputs = torch.empty_like(gates), gates.new_zeros(len(inputs), *gates.shape[1:])
+        given = (slopes.contiguous(), place, length, recurrent)
         fill = lstm_kernel.backward(recurrent.shape[-1])
         fill(*_arrays(*given), lstm_kernel.Memory(*_arrays(*memory)), *_arrays(of_gates, of_inputs))
+        summed = of_inputs.flatten(1)
+        of_embedded = summed @ weight if ctx.needs_input_grad[0] else None
+        if not any(ctx.needs_input_grad[3:]):
+            return of_embedded, *[None] * 10
+        of_weight, of_bias = (summed.T @ inputs).chunk(2), summed.sum(dim=0).chunk(2)
         # A token's gates have seen the state beside it: to its left, or to its right.
-        onward, back = of_gates[1:, 0].T @ states[:-1, 0], of_gates[:-1, 1].T @ states[1:, 1]
-        return of_inputs, None, None, torch.stack([onward, back])
-
-
-def _between_rows(slots: Float[Tensor, "slot way size"], length: Length) -> Float[Tensor, "slot way size"]:
-    """Zeros in the slots before, between and behind rows; the others are still to be filled."""
-    slots[0] = 0
-    slots[(length + 1).cumsum(dim=0)] = 0
-    return slots
+        of_recurrent = of_gates[1:, 0].T @ states[:-1, 0], of_gates[:-1, 1].T @ states[1:, 1]
+        ways = zip(of_weight, of_recurrent, of_bias, of_bias, strict=True)
+        return of_embedded, None, None, *(slope for way in ways for slope in way)
 
 
 def _arrays(*tensors: Tensor) -> list[Any]:

@@ -96,7 +96,11 @@ def forward(width: int) -> Any:
         total = np.empty(4 * width, np.float32)
         for way in range(2):
             first = 1
+            memory.cells[0, way] = 0
+            memory.states[0, way] = 0
             for row in range(len(length)):
+                memory.cells[first + length[row], way] = 0
+                memory.states[first + length[row], way] = 0
                 for step in range(length[row]):
                     token = step if way == 0 else length[row] - 1 - step
                     slot, beside = first + token, first + token - 1 + 2 * way
@@ -145,7 +149,9 @@ def backward(width: int) -> Any:
         of_state, of_cell = np.empty(width, np.float32), np.empty(width, np.float32)
         for way in range(2):
             first = 1
+            of_gates[0, way] = 0
             for row in range(len(length)):
+                of_gates[first + length[row], way] = 0
                 of_state[:] = 0
                 of_cell[:] = 0
                 for step in range(length[row] - 1, -1, -1):
