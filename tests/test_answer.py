@@ -1,10 +1,11 @@
 """Answers: divergence, decisions and averages against torch and arithmetic."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch.distributions import Bernoulli, Categorical, Independent, Normal, Poisson, kl_divergence
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson, kl_divergence
 
 from diffmask import answer
 from diffmask.errors import NumericsError, TaskError
@@ -67,6 +68,22 @@ def test_the_average_answer_is_the_mean_probability_given_to_every_row() -> None
     mean = answer.average(Bernoulli(probs=torch.tensor([0.2, 0.6])))
     assert isinstance(mean, Bernoulli)
     torch.testing.assert_close(mean.probs, torch.tensor([0.4, 0.4]))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rows: Bernoulli(logits=P[rows]),
+        lambda rows: Categorical(logits=CLASSES[rows]),
+        lambda rows: Normal(P[rows], Q[rows]),
+        lambda rows: Independent(Bernoulli(logits=CLASSES[rows]), 1),
+    ],
+    ids=["yes or no", "classes", "number", "many labels"],
+)
+def test_answers_to_parts_joined_are_the_answer_to_the_whole(made: Callable[[slice], Distribution]) -> None:
+    whole, found = made(slice(2)), answer.joined(made(slice(1)), made(slice(1, 2)))
+    assert type(found) is type(whole)
+    torch.testing.assert_close(kl_divergence(whole, found), torch.zeros(2))
 
 
 def test_the_average_of_numbers_has_the_variance_of_the_mixture() -> None:

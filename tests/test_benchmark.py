@@ -144,6 +144,33 @@ def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Pat
     assert second.by_part["gradient"] > 0
 
 
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_the_forecast_borrows_a_fit_that_is_there(
+    task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan.of([cast(dict[str, object], METHODS[1])], None, texts=20)
+    bench = Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    bench.explainer(plan.methods[1])
+
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(DiffMask, "train", refuse)
+    assert forecast(plan, [bench]).by_part["diffmask"] > 0
+
+
+def test_an_explainer_that_is_live_is_not_built_again(
+    task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench.over(Store(tmp_path), task)
+    first = bench.explainer(dm.Erasure())
+    assert bench.explainer(dm.Erasure()) is first
+    costs = [bench.explained(dm.Erasure(), split).cost.rows / len(task.data[split]) for split in ("test", "valid")]
+    alone = dm.Erasure().fit(task)
+    alone(task.data["valid"])
+    assert costs[1] == alone.cost.rows / len(task.data["valid"]), "what another split took is not counted"
+
+
 def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     text_task: TextClassification, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,15 @@ def test_a_suffix_that_is_not_written_is_refused_before_anything_is_done(
 ) -> None:
     with pytest.raises(InputError, match=r"written as \.parquet or \.jsonl"):
         explain_table(explainer, table, tmp_path / "scores.xlsx", COLUMNS)
+
+
+def test_what_writes_the_table_is_loaded_before_anything_is_done(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ModuleNotFoundError, match="pyarrow"):
+        explain_table(explainer, table, tmp_path / "scores.parquet", COLUMNS)
+    assert not list(tmp_path.glob("*.parts"))
 
 
 def test_a_row_that_cannot_be_read_is_named(explainer: Explainer, tmp_path: Path) -> None:

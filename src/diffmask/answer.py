@@ -174,6 +174,35 @@ def _(answer: Any) -> Distribution:
 
 
 @singledispatch
+def joined(first: Distribution, *others: Distribution) -> Distribution:
+    """The answers to several batches as the answer to one."""
+    raise TaskError(
+        f"{type(first).__name__} answers cannot be joined; register them with diffmask.answer.joined.register"
+    )
+
+
+@joined.register
+def _(first: Bernoulli, *others: Bernoulli) -> Distribution:
+    return Bernoulli(logits=torch.cat([one.logits for one in (first, *others)]))
+
+
+@joined.register
+def _(first: Categorical, *others: Categorical) -> Distribution:
+    return Categorical(logits=torch.cat([one.logits for one in (first, *others)]))
+
+
+@joined.register
+def _(first: Normal, *others: Normal) -> Distribution:
+    every = (first, *others)
+    return Normal(torch.cat([one.loc for one in every]), torch.cat([one.scale for one in every]))
+
+
+@joined.register(Independent)
+def _(first: Any, *others: Any) -> Distribution:
+    return Independent(joined(*(one.base_dist for one in (first, *others))), first.reinterpreted_batch_ndims)
+
+
+@singledispatch
 def divergence(original: Distribution, changed: Distribution) -> Float[Tensor, "row *event"]:
     """KL(original || changed) in nats, a number a row; within an `Independent` a number an event."""
     return kl_divergence(original, changed)

@@ -91,7 +91,17 @@ class Bench:
         return self._live["task"]
 
     def explainer(self, method: Method) -> Explainer:
-        """The method fitted to the task."""
+        """The method fitted to the task; it stays live as long as the bench."""
+        digest = self.learned_digest(method)
+        if digest not in self._live:
+            self._live[digest] = self._fitted(method)
+        return self._live[digest]
+
+    def borrow(self, method: Method, explainer: Explainer) -> None:
+        """Take the method as it was fitted elsewhere in place of a fit of its own; the store never sees it."""
+        self._live[self.learned_digest(method)] = explainer
+
+    def _fitted(self, method: Method) -> Explainer:
         task = self.task()
         explainer = method.build(task, self.seed)
 
@@ -123,6 +133,7 @@ class Bench:
                 digest = self.explain_digest(method, split)
                 return explain_in_parts(self.store, digest, batch, self.part_rows, lambda: self.explainer(method))
             explainer = self.explainer(method)
+            explainer.cost = Cost()
             return explained_artefact(explainer, explainer(batch))
 
         kept = self.store.get_or_make("explain", self.explain_digest(method, split), make)

@@ -13,6 +13,14 @@ from diffmask.store import Store
 from diffmask.task import Task
 from diffmask.tasks.recipes import FineTunedTask
 
+TASK = FineTunedTask(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
+"""One pass over a quarter of the reviews: 4 of 5 held-out ones are then classified right, with little certainty."""
+METHOD = DiffMask(mask="inputs", margin=0.05, steps=64, settle_rows=128)
+"""Half the usual margin: where the classifier is not certain, a small change of its answer may be another answer."""
+SENTENCES = 10
+TEXTS = 50
+"""Held-out reviews that methods are compared on."""
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -41,26 +49,27 @@ class Demo:
         return [first, *(_line(*pair) for pair in zip(self.explanations, self.checks, strict=True))]
 
 
-def run_demo(folder: Path, *, rows: int = 2000, steps: int = 64, sentences: int = 10, seed: int = 0) -> Demo:
+def run_demo(
+    folder: Path, recipe: FineTunedTask = TASK, method: DiffMask = METHOD, sentences: int = SENTENCES, seed: int = 0
+) -> Demo:
     """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
-    recipe = FineTunedTask(rows=rows, epochs=1, batch_size=16, learning_rate=1e-4)
     store = Store(folder / "store")
     task = Bench(store, recipe, seed).task()
-    method = DiffMask(mask="inputs", margin=0.1, steps=steps, settle_rows=128)
     explainer = Bench.over(store, task, seed).explainer(method)
-    explanations = [explainer(example.text) for example in _readable(recipe.dataset().test)[:sentences]]
+    explanations = [explainer(example.text) for example in held_out_sentences(recipe, sentences)]
     checks = [explanation.hard_mask() for explanation in explanations]
     return Demo(task, method, task.quality(task.data["test"]), explanations, checks)
 
 
-def compare(demo: Demo, folder: Path, texts: int = 50) -> Board:
+def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> Board:
     """DiffMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
     return benchmark(demo.task, ["gradient", "input-x-gradient", "erasure", demo.method], texts=texts, out=folder)
 
 
-def _readable(examples: list[Example]) -> list[Example]:
-    """Sentences of a length that fits a screen."""
-    return [example for example in examples if 8 <= len(example.text.split()) <= 16]
+def held_out_sentences(recipe: FineTunedTask, count: int) -> list[Example]:
+    """Of those that fit a screen so many, evenly from first to last: the reviews are sorted by their labels."""
+    fitting = [example for example in recipe.dataset().test if 8 <= len(example.text.split()) <= 16]
+    return [fitting[number * len(fitting) // count] for number in range(count)]
 
 
 def _line(explanation: Explanation, check: HardMask) -> str:

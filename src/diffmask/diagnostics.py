@@ -2,8 +2,9 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from diffmask.answer import agreement, average, divergence
+from diffmask.answer import agreement, average, divergence, joined
 from diffmask.batch import Batch
-from diffmask.clean import CleanPass
+from diffmask.clean import CleanPass, clean_passes
 from diffmask.constraint import Multiplier
 from diffmask.errors import FitWarning
 from diffmask.mask import MaskExplainer, hardened
@@ -90,8 +91,8 @@ def diagnose(
     some = (
         held_out if held_out is not None and len(held_out) else task.data["valid" if "valid" in task.data else "train"]
     )
-    clean = CleanPass.over(task, some.spread(rows).trim())
-    seen = _Seen(explainer, clean, explainer.opened(clean, explainer.sites))
+    passes = list(clean_passes(task, some.spread(rows), 32))
+    seen = _Seen(explainer, passes, [explainer.opened(clean, explainer.sites) for clean in passes])
     found = {site: _diagnose_site(seen, site, margin, (multipliers or {}).get(site)) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
@@ -104,30 +105,48 @@ def diagnose(
 
 @dataclass(frozen=True)
 class _Seen:
-    """Held-out rows as the model and its masks see them."""
+    """Held-out rows as the model and its masks see them, those of like length together."""
 
     explainer: MaskExplainer
-    clean: CleanPass
-    opened: Float[Tensor, "row site token"]
-    """P(token kept)."""
+    passes: list[CleanPass]
+    opened: list[Tensor]
+    """P(token kept) of each pass: row, site, token."""
     information: dict[str, float] = field(default_factory=dict)
     """By place, of its baseline alone; inputs are masked at one place, whatever the site."""
 
+    @cached_property
+    def answer(self) -> Distribution:
+        """To all rows, nothing erased."""
+        return joined(*(clean.answer for clean in self.passes))
+
+    def under(
+        self, site: str, gates: Iterable[Tensor], baseline: Float[Tensor, " width"] | None = None
+    ) -> Distribution:
+        """The answer to all rows under masks seen from `site`, one for each pass."""
+        masked = zip(self.passes, gates, strict=True)
+        return joined(*(self.explainer.under(clean, site, gate, baseline) for clean, gate in masked))
+
+    def states(self, site: str) -> Float[Tensor, "token width"]:
+        """Those of every real token where the mask seen from `site` is applied."""
+        place = self.explainer.place(site)
+        return torch.cat([clean.states[place][clean.rows.present] for clean in self.passes])
+
     def divergence(self, changed: Distribution) -> float:
         """Mean KL(original || changed)."""
-        return divergence(self.clean.answer, changed).mean().item()
+        return divergence(self.answer, changed).mean().item()
 
     def agreement(self, changed: Distribution) -> float:
         """Share of rows whose decision is the same."""
-        return agreement(self.clean.answer, changed).float().mean().item()
+        return agreement(self.answer, changed).float().mean().item()
 
 
 def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier | None) -> SiteDiagnosis:
-    explainer = seen.explainer
-    opened = seen.opened[:, explainer.sites.index(site)]
-    kept, hard = opened[seen.clean.rows.maskable], hardened(opened)
-    under_expected = explainer.under(seen.clean, site, explainer.expected(seen.clean, site))
-    under_hard = explainer.under(seen.clean, site, hard)
+    explainer, states = seen.explainer, seen.states(site)
+    opened = [part[:, explainer.sites.index(site)] for part in seen.opened]
+    kept = torch.cat([part[clean.rows.maskable] for part, clean in zip(opened, seen.passes, strict=True)])
+    hard = [hardened(part) for part in opened]
+    under_expected = seen.under(site, (explainer.expected(clean, site) for clean in seen.passes))
+    under_hard = seen.under(site, hard)
     return SiteDiagnosis(
         margin=margin,
         expected_divergence=seen.divergence(under_expected),
@@ -139,15 +158,15 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
         multiplier=multiplier.value if multiplier else None,
         multiplier_at_bound=multiplier.at_bound if multiplier else False,
         multiplier_swing=multiplier.swing if multiplier else 0.0,
-        baseline_distance=_baseline_distance(seen, site),
+        baseline_distance=_distance(explainer.baseline(site), states),
         baseline_information=_baseline_information(seen, site),
-        swapped_divergence=seen.divergence(explainer.under(seen.clean, site, hard, _mean_state(seen, site))),
+        swapped_divergence=seen.divergence(seen.under(site, hard, states.mean(dim=0))),
     )
 
 
-def _baseline_distance(seen: _Seen, site: str) -> float:
-    states = seen.clean.states[seen.explainer.place(site)][seen.clean.rows.present]
-    away = (seen.explainer.baseline(site) - states.mean(dim=0)).square().mean()
+def _distance(baseline: Float[Tensor, " width"], states: Float[Tensor, "token width"]) -> float:
+    """From the mean state, in deviations."""
+    away = (baseline - states.mean(dim=0)).square().mean()
     return (away / states.var(dim=0, correction=0).mean().clamp(min=1e-12)).sqrt().item()
 
 
@@ -159,13 +178,9 @@ def _baseline_information(seen: _Seen, site: str) -> float:
 
 
 def _information(seen: _Seen, site: str) -> float:
-    empty = seen.explainer.under(seen.clean, site, torch.zeros(seen.clean.rows.tokens.shape))
-    usual = divergence(seen.clean.answer, average(seen.clean.answer)).mean().item()
-    return divergence(empty, average(seen.clean.answer)).mean().item() / max(usual, 1e-9)
-
-
-def _mean_state(seen: _Seen, site: str) -> Float[Tensor, " width"]:
-    return seen.clean.states[seen.explainer.place(site)][seen.clean.rows.present].mean(dim=0)
+    empty = seen.under(site, (torch.zeros(clean.rows.tokens.shape) for clean in seen.passes))
+    usual = divergence(seen.answer, average(seen.answer)).mean().item()
+    return divergence(empty, average(seen.answer)).mean().item() / max(usual, 1e-9)
 
 
 def report(diagnostics: Mapping[str, Any], label: str) -> None:

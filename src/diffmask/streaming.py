@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,9 @@ def _kind_of(out: Path) -> str:
         raise InputError(
             f"{out}: scores are written as .parquet or .jsonl; {nearest(out.suffix, ['.parquet', '.jsonl'])}"
         )
+    if out.suffix == ".parquet":
+        # Missing, it must be known before the work; loaded late, it would be memory that later shards have on top.
+        import_module("pyarrow.parquet")
     return out.suffix
 
 

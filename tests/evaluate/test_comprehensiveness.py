@@ -104,6 +104,16 @@ def test_portions_of_any_size_give_the_same_numbers(monkeypatch: pytest.MonkeyPa
     assert torch.allclose(Eraser(task, "delete").probability(*arguments), together)
 
 
+def test_runs_hold_little_padding_and_every_copy_once() -> None:
+    lengths = torch.arange(4, 60).repeat(20)
+    runs = list(erasing._by_length(lengths))
+    assert torch.cat(runs).sort().values.tolist() == list(range(len(lengths)))
+    padded = [len(run) * int(lengths[run].max()) for run in runs]
+    assert sum(padded) < 1.1 * int(lengths.sum())
+    assert all(size > erasing.ENOUGH_TOKENS - 60 for size in padded[:-1]), "a run is not cut for a little padding"
+    assert len(list(erasing._by_length(torch.full((2000,), 10)))) == 2
+
+
 def test_a_share_is_rounded_up_to_whole_tokens() -> None:
     maskable = torch.arange(40)[None] < torch.tensor([[0], [1], [9], [20], [30]])
     assert counts(maskable, (0.05, 0.1)).tolist() == [[0, 0], [1, 1], [1, 1], [1, 2], [2, 3]]

@@ -78,7 +78,8 @@ class _Missing:
         self.plan, self.method = plan, method
         self.texts = len(benches[0].task().data[plan.split])
         self.explanations = sum(self._unexplained(bench) for bench in benches)
-        self.fits = sum(not FitNode(bench, method).is_done() and self._unexplained(bench) > 0 for bench in benches)
+        self.fitted = [bench for bench in benches if FitNode(bench, method).is_done()]
+        self.fits = sum(bench not in self.fitted and self._unexplained(bench) > 0 for bench in benches)
         # By evaluation, the benches on which it is still to be made.
         self.measurements = {
             evaluation: [bench for bench in benches if not MeasureNode(bench, method, evaluation).is_done()]
@@ -105,7 +106,7 @@ class _Missing:
         """What the rest will take; nothing for a method that cannot do it."""
         try:
             spent = self.fits * fit_seconds(self.method, small) if self.fits else 0.0
-            each = small.explained(shortened(self.method), self.plan.split).cost.seconds / self._few(small)
+            each = small.explained(self._rehearsed(small), self.plan.split).cost.seconds / self._few(small)
             spent += self.explanations * self.texts * each
             return spent + sum(
                 self._measuring(evaluation, benches, small)
@@ -124,8 +125,15 @@ class _Missing:
             fits = sum(not FitNode(bench, self.method).is_done() for bench in beside)
             # Asked for even where every fit is there: what is timed below then finds a short one made.
             spent += fits * fit_seconds(self.method, rehearsed)
-        a_few = timed(lambda: _measure(short, shortened(self.method), small))
+        a_few = timed(lambda: _measure(short, self._rehearsed(small), small))
         return spent + len(benches) * a_few * self.texts / self._few(small)
+
+    def _rehearsed(self, small: Bench) -> Method:
+        """The method with a short fit; as it is where there is a fit to borrow and no evaluation wants others."""
+        if not self.fitted or any(evaluation.beside(small) for evaluation in self.plan.evaluations):
+            return shortened(self.method)
+        small.borrow(self.method, self.fitted[0].explainer(self.method))
+        return self.method
 
     def _few(self, small: Bench) -> int:
         return len(small.task().data[self.plan.split])

@@ -10,8 +10,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the classifier, the explainer and the page.")] = Path(
         "runs/demo"
     ),
-    rows: Annotated[int, typer.Option(help="Reviews to fine-tune on.")] = 2000,
-    steps: Annotated[int, typer.Option(help="Batches of reviews that DiffMask learns from.")] = 64,
+    rows: Annotated[int | None, typer.Option(help="Reviews to fine-tune on.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Batches of reviews that DiffMask learns from.")] = None,
 ) -> None:
     """Fine-tune a packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences, compare methods.
 
@@ -20,14 +20,16 @@ def demo(
 
     Example: diffmask demo --out runs/demo
     """
+    from dataclasses import replace
+
     from diffmask.cli.screen import show_log
-    from diffmask.demo import compare, run_demo
+    from diffmask.demo import METHOD, TASK, compare, run_demo
     from diffmask.display.page import document
     from diffmask.record import write_text
     from diffmask.report.folder import write_benchmark_report
 
     show_log(quiet=False)
-    found = run_demo(out, rows=rows, steps=steps)
+    found = run_demo(out, replace(TASK, rows=rows or TASK.rows), replace(METHOD, steps=steps or METHOD.steps))
     print(f"\n{found.accuracy:.1%} of held-out reviews are classified right.\n")
     print("\n\n".join(found.answer()), "\n")
     found.explanations[0].show()

@@ -30,6 +30,10 @@ Goal = Literal["predicted", "gold"]
 
 TOKENS_AT_ONCE = 16_384
 ROWS_AT_ONCE = 256
+ENOUGH_TOKENS = 1024
+"""Tokens that keep a processor busy: a run of so many may end to save padding."""
+PADDING = 0.1
+"""Share of padding, to the real tokens, that such a run may have."""
 
 
 @dataclass(frozen=True)
@@ -129,16 +133,20 @@ def mean_embedding(task: Task) -> Float[Tensor, " width"]:
 
 
 def _by_length(lengths: Int[Tensor, " copy"]) -> Iterator[Int[Tensor, " copy"]]:
-    """Copies in order of length, in runs of so many tokens at once."""
+    """Copies in order of length, in runs of so many tokens at once, little of them padding."""
     order = lengths.argsort(stable=True)
-    rising: list[int] = lengths[order].tolist()
-    start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * rising[stop] <= TOKENS_AT_ONCE:
-            stop += 1
-        yield order[start:stop]
-        start = stop
+    start = real = 0
+    for place, length in enumerate(lengths[order].tolist()):
+        real += length
+        if place > start and _is_too_much((place + 1 - start) * length, real):
+            yield order[start:place]
+            start, real = place, length
+    yield order[start:]
+
+
+def _is_too_much(padded: int, real: int) -> bool:
+    """Whether a run of so many tokens, with and without padding, is too large or too wasteful."""
+    return padded > TOKENS_AT_ONCE or padded > max(ENOUGH_TOKENS, (1 + PADDING) * real)
 
 
 def clean(bench: Bench, split: str, goal: Goal) -> Clean:

@@ -71,7 +71,7 @@ def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, see
     fit.run(batches, keep="last")  # held-out texts are asked about sets of no student's choice
     _, others = split_off(task, len(rows))
     set_thresholds(explainer, others[::2].spread(method.settle_rows), method.site_margins(explainer.sites))
-    explainer.diagnostics = diagnose(explainer, method.margin, held_out=others[1::2])
+    explainer.diagnostics = diagnose(explainer, method.margin, held_out=others[1::2], rows=method.settle_rows)
     report(explainer.diagnostics, method.label)
 
 

@@ -4,9 +4,10 @@ from abc import ABC, abstractmethod
 from functools import singledispatch
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
+from torch.nn.functional import softplus
 
 from diffmask.answer import divergence
 from diffmask.methods.amortised_answer import Numbers, rebuilt
@@ -38,22 +39,30 @@ def elimination(
     foretold = foretelling(answer, start, lost)
     remaining, left = start, maskable
     step = torch.zeros_like(maskable, dtype=torch.long)
-    place = torch.arange(tokens, device=lost.device)
     moved: list[Tensor] = []
     while left.any():
-        caused = foretold.without_each(remaining).masked_fill(~left, torch.inf)
-        first = place < -(-left.sum(dim=1, keepdim=True) // AT_ONCE)
-        order = (caused / EQUAL).round().argsort(dim=1, stable=True)
-        going = torch.empty_like(left).scatter(1, order, first)
-        remaining = remaining - (lost * going[..., None]).sum(dim=1)
-        step = torch.where(going, len(moved), step)
+        places, go = next_to_go(foretold.without_each(remaining), left)
+        remaining = remaining - (lost.take_along_dim(places[..., None], dim=1) * go[..., None]).sum(dim=1)
+        step = step.scatter(1, places, torch.where(go, len(moved), step.gather(1, places)))
+        left = left.scatter(1, places, left.gather(1, places) & ~go)
         moved.append(foretold.now(remaining))
-        left = left & ~going
     if not moved:
         return lost.new_full((rows, tokens), torch.inf)
     least_from_here = torch.stack(moved, dim=1).flip(1).cummin(dim=1).values.flip(1)
     least_from_here = least_from_here + TIE * torch.arange(1, len(moved) + 1).to(lost)
     return least_from_here.gather(1, step).masked_fill(~maskable, torch.inf)
+
+
+def next_to_go(
+    caused: Float[Tensor, "row token"], left: Bool[Tensor, "row token"]
+) -> tuple[Int[Tensor, "row some"], Bool[Tensor, "row some"]]:
+    """Places of the tokens without which the answer moves least, and which of them go: fewer where fewer are left."""
+    count = -(-left.sum(dim=1, keepdim=True) // AT_ONCE)
+    most = int(count.max())
+    caused = (caused / EQUAL).round().masked_fill(~left, torch.inf)
+    # Both put the first of equal tokens first; most steps ask for one token, and finding it is cheaper than sorting.
+    order = caused.argmin(dim=1, keepdim=True) if most == 1 else caused.argsort(dim=1, stable=True)[:, :most]
+    return order, torch.arange(most, device=left.device) < count
 
 
 class Foretelling(ABC):
@@ -87,42 +96,55 @@ class ByDivergence(Foretelling):
 
 
 class OfClasses(Foretelling):
-    """KL(p || softmax x) = log sum exp x - p x + sum p log p, and what the class decided for loses of its lead.
+    """KL(p || softmax x) = log(1 + sum exp e) - p e + sum p log p, and what the class decided for loses of its lead.
 
-    Of several classes two may be all but equal: the divergence hardly tells which of them is ahead, the decision does.
-    Classes come first, and the one decided for before all others: this is asked again and again.
+    e is how far each of the other classes is ahead of the one decided for: x less its own. Of several classes two may
+    be all but equal: the divergence hardly tells which of them is ahead, the decision does. Classes come first: this is
+    asked again and again.
     """
 
     def __init__(self, start: Numbers, lost: Float[Tensor, "row token feature"]) -> None:
         decided = torch.arange(start.shape[1], device=start.device) == start.argmax(dim=1, keepdim=True)
-        self.order = decided.int().argsort(dim=1, descending=True, stable=True)
-        self.lost = lost.gather(2, self.order[:, None].expand_as(lost)).movedim(2, 0).contiguous()
-        self.likely = self._ordered(start.log_softmax(dim=1))
-        self.lost_on_average = (self.likely.exp()[..., None] * self.lost).sum(dim=0)
-        self.lead = self._lead(self._ordered(start)).clamp(max=LEAD)
+        order = decided.int().argsort(dim=1, descending=True, stable=True)
+        self.decided, self.others = order[:, :1], order[:, 1:]
+        likely = start.log_softmax(dim=1)
+        self.probability = likely.exp().take_along_dim(self.others, dim=1).T.contiguous()
+        self.certainty = (likely.exp() * likely).sum(dim=1)
+        self.lead = (-_most(self._ahead(start))).clamp(max=LEAD)
+        self.lost = self._ahead(lost)
+        self.lost_on_average = (self.probability[..., None] * self.lost).sum(dim=0)
 
     def now(self, remaining: Numbers) -> Float[Tensor, " row"]:
         """With what remains."""
-        left = self._ordered(remaining)
-        return left.logsumexp(dim=0) + self._expected(left) + (self.lead - self._lead(left)).clamp(min=0)
+        ahead = self._ahead(remaining)
+        return softplus(_all(ahead)) + self._expected(ahead) + (self.lead + _most(ahead)).clamp(min=0)
 
     def without_each(self, remaining: Numbers) -> Float[Tensor, "row token"]:
         """If each token goes as well."""
-        left = self._ordered(remaining)
-        after = left[..., None] - self.lost
-        moved = after.logsumexp(dim=0) + self.lost_on_average + self._expected(left)[:, None]
-        return moved + (self.lead[:, None] - self._lead(after)).clamp(min=0)
+        ahead = self._ahead(remaining)
+        after = ahead[..., None] - self.lost
+        moved = softplus(_all(after)) + self.lost_on_average + self._expected(ahead)[:, None]
+        return moved + (self.lead[:, None] + _most(after)).clamp(min=0)
 
-    def _ordered(self, values: Numbers) -> Float[Tensor, "class row"]:
-        return values.gather(1, self.order).T
+    def _ahead(self, values: Float[Tensor, "row *token class"]) -> Float[Tensor, "other row *token"]:
+        decided, others = (places if values.ndim == 2 else places[:, None] for places in (self.decided, self.others))
+        return (
+            (values.take_along_dim(others, dim=-1) - values.take_along_dim(decided, dim=-1)).movedim(-1, 0).contiguous()
+        )
 
-    def _expected(self, left: Float[Tensor, "class row"]) -> Float[Tensor, " row"]:
-        """Sum over classes of p (log p - x)."""
-        return (self.likely.exp() * (self.likely - left)).sum(dim=0)
+    def _expected(self, ahead: Float[Tensor, "other row"]) -> Float[Tensor, " row"]:
+        """Sum p log p - p e."""
+        return self.certainty - (self.probability * ahead).sum(dim=0)
 
-    def _lead(self, left: Float[Tensor, "class row *token"]) -> Float[Tensor, "row *token"]:
-        """Of the class decided for over the next best, in nats."""
-        return left[0] - left[1:].amax(dim=0)
+
+def _most(ahead: Float[Tensor, "other row *token"]) -> Float[Tensor, "row *token"]:
+    """How far the best of the other classes is ahead; of two classes there is one other."""
+    return ahead[0] if len(ahead) == 1 else ahead.amax(dim=0)
+
+
+def _all(ahead: Float[Tensor, "other row *token"]) -> Float[Tensor, "row *token"]:
+    """How far the other classes together are ahead."""
+    return ahead[0] if len(ahead) == 1 else ahead.logsumexp(dim=0)
 
 
 @singledispatch

@@ -65,7 +65,7 @@ class ErasureExplainer(Explainer):
         whole = explained(self.task.predict(batch), target, self.method.quantity)
 
         def without(items: slice) -> Float[Tensor, " pair"]:
-            return self._without(batch[rows[items]], tokens[items], target[rows[items]])
+            return self._without(batch[rows[items]].trim(), tokens[items], target[rows[items]])
 
         left = torch.cat([whole[:0], *self.portion.split(len(rows), without)])
         scores = whole.new_zeros(batch.tokens.shape)
