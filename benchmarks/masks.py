@@ -36,12 +36,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="a classifier's folder")
     parser.add_argument("--data", required=True, help="such as sst2:FOLDER")
+    parser.add_argument("--out", help="folder to save the explainer to, as benchmarks/explain.py wants it")
     parser.add_argument("choices", nargs="*", metavar="KEY=VALUE")
     asked = parser.parse_args()
     task = dm.TextTask(model=asked.model, data=asked.data).load(0)
     start = time.perf_counter()
     explainer = parse("method", {"name": "diffmask", **choices_of(asked.choices)}, "masks").fit(task, seed=0)
     print(f"fitted in {time.perf_counter() - start:.0f} s on {torch.get_num_threads()} threads\n")
+    if asked.out:
+        explainer.save_pretrained(asked.out)
     print("| rows | seen from | masked | KL, nats | agreement | macro-F1 |\n|---|---|---|---|---|---|")
     for split in ("valid", "test"):
         for site, (masked, caused, agreed, before, after) in measured(explainer, task.data[split]).items():

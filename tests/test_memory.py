@@ -1,11 +1,14 @@
 """When memory runs out, fewer rows go at once and the work goes on."""
 
+import resource
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from diffmask.explainer import Method
-from diffmask.memory import Portion, is_out_of_memory
+from diffmask.memory import Portion, give_back, is_out_of_memory
 from diffmask.methods.erasure import Erasure
 from diffmask.methods.gradient import Gradient
 from diffmask.methods.integrated_gradient import IntegratedGradient
@@ -77,3 +80,19 @@ def test_other_errors_pass() -> None:
 def test_items_come_in_order_and_whole() -> None:
     assert Portion(6).split(5, lambda items: (items.start, items.stop), rows_each=3) == [(0, 2), (2, 4), (4, 5)]
     assert Portion(2).split(2, lambda items: items.stop, rows_each=9) == [1, 2]
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="the system does not tell what a process holds")
+def test_holes_between_what_is_in_use_are_given_back() -> None:
+    pieces = [bytearray(size) for _ in range(2000) for size in (60_000, 2000)]
+    in_use = pieces[1::2]
+    del pieces
+    before = resident()
+    give_back()
+    assert before - resident() > 60_000_000
+    assert len(in_use) == 2000

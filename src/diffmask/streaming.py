@@ -101,8 +101,9 @@ def _kind_of(out: Path) -> str:
             f"{out}: scores are written as .parquet or .jsonl; {nearest(out.suffix, ['.parquet', '.jsonl'])}"
         )
     if out.suffix == ".parquet":
-        # Missing, it must be known before the work; loaded late, it would be memory that later shards have on top.
-        import_module("pyarrow.parquet")
+        # Missing, it must be known before the work. And it loads more when it first makes a table: memory that all but
+        # the first shard would have on top.
+        import_module("pyarrow").Table.from_pylist([], schema=schema())
     return out.suffix
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from diffmask.tasks.text import TextClassification
 
 
+TOKENS_AT_ONCE = 2_048
+"""With their padding, however long the rows are: enough to keep a processor busy, and memory stays as it is."""
+
+
 def explain_examples(
     task: "TextClassification", explainer: Explainer, examples: Sequence[Example]
 ) -> list[Explanation]:
@@ -28,8 +32,7 @@ def explain_examples(
     if not examples:
         return []
     encoded = task.read(examples)
-    # So many tokens at once, with their padding, however long the rows are: memory stays as it is.
-    rows_at_once = max(1, min(256, 16_384 // encoded.batch.tokens.shape[1]))
+    rows_at_once = max(1, min(256, TOKENS_AT_ONCE // encoded.batch.tokens.shape[1]))
     numbers, attribution = explainer.explain_with_answer(encoded.batch, rows_at_once=rows_at_once)
     rows_of: dict[int, list[int]] = {}
     for row, source in enumerate(encoded.sources):
