@@ -4,8 +4,8 @@
 
 Ratios in one run: 1,000 sentences explained against a bare forward pass of the same batches; a table of 10,000 texts
 against one of 1,000, in time and in memory, each in a process of its own; Captum's LayerIntegratedGradients with 50
-steps against ours on the very same sentences, fewer of them as Captum takes minutes. The machine must be idle: the
-ratios are of seconds.
+steps against ours on the very same sentences, which takes Captum minutes. The machine must be idle: the ratios are of
+seconds.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--explainer", help="folder that `diffmask fit` wrote")
     parser.add_argument("--data", help="such as sst2:FOLDER; its test rows are explained")
-    parser.add_argument("--captum-sentences", type=int, default=200, help="how many of them Captum explains")
+    parser.add_argument("--captum-sentences", type=int, default=1000, help="how many of them Captum explains")
     parser.add_argument("--table", nargs=3, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.table:

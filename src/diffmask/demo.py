@@ -15,7 +15,7 @@ from diffmask.tasks.recipes import FineTunedTask
 
 TASK = FineTunedTask(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
 """One pass over a quarter of the reviews: 4 of 5 held-out ones are then classified right, with little certainty."""
-METHOD = DiffMask(mask="inputs", margin=0.05, steps=64, settle_rows=128)
+METHOD = DiffMask(mask="inputs", margin=0.05, steps=64)
 """Half the usual margin: where the classifier is not certain, a small change of its answer may be another answer."""
 SENTENCES = 10
 TEXTS = 50
