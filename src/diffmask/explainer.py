@@ -16,7 +16,7 @@ from diffmask.answer import decision, logits
 from diffmask.batch import Attribution, Batch
 from diffmask.cost import Cost, metering
 from diffmask.errors import InputError, TaskError
-from diffmask.memory import Portion
+from diffmask.memory import Portion, give_back
 from diffmask.recipe import Recipe
 from diffmask.task import Task
 from diffmask.training import track
@@ -60,10 +60,12 @@ class Explainer(nn.Module, ABC):
     def explain_with_answer(
         self, batch: Batch, *, rows_at_once: int = 256
     ) -> tuple[Float[Tensor, "row *feature"], Attribution]:
-        """The numbers of the model's own answers, and the scores for them."""
+        """The numbers of the model's own answers, and the scores for them; memory does not grow with the rows."""
         numbers: dict[int, Tensor] = {}
 
         def explain(part: Batch, rows: Tensor) -> Attribution:
+            if numbers:
+                give_back()
             answer, attribution = self.answer(part)
             numbers[int(rows[0])] = logits(answer)
             return attribution

@@ -35,7 +35,6 @@ class Portion:
                 continue
             done.append(found[0])
             start = stop
-            give_back()
         return done
 
     def _halve(self, tried: int, smallest: int) -> None:
