@@ -103,6 +103,7 @@ def _kind_of(out: Path) -> str:
     if out.suffix == ".parquet":
         # Missing, it must be known before the work. And it loads more when it first makes a table: memory that all but
         # the first shard would have on top.
+        import_module("pyarrow.parquet")
         import_module("pyarrow").Table.from_pylist([], schema=schema())
     return out.suffix
 
