@@ -13,6 +13,14 @@ from diffmask.tasks.lstm import both_ways, both_ways_of_words
 Tokens = Int[Tensor, "row token"]
 Mask = Bool[Tensor, "row token"]
 States = Float[Tensor, "row token width"]
+Vectors = Float[Tensor, "word size"]
+
+
+def beginning_with(vectors: Vectors) -> nn.Embedding:
+    """An embedding of its own that begins with these vectors, padding's at zero."""
+    begun = vectors.clone()
+    begun[PAD] = 0.0
+    return nn.Embedding.from_pretrained(begun, freeze=False, padding_idx=PAD)
 
 
 class Reader(nn.Module):
@@ -66,10 +74,10 @@ class AttentionPooling(nn.Module):
 class SingleBiLSTM(nn.Module):
     """logits = A c, c the pooled states of the text."""
 
-    def __init__(self, words: int, size: int, width: int, classes: int) -> None:
+    def __init__(self, embedding: Vectors, width: int, classes: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, size, padding_idx=PAD)
-        self.reader = Reader(size, width)
+        self.embedding = beginning_with(embedding)
+        self.reader = Reader(embedding.shape[1], width)
         self.states = nn.Identity()
         self.pooling = AttentionPooling(width, asked=False)
         self.answer = nn.Linear(2 * width, classes)
@@ -83,12 +91,12 @@ class SingleBiLSTM(nn.Module):
 class PairBiLSTM(nn.Module):
     """logits = F tanh(A c + B q): c the pooled states of the text, q the last states of the question."""
 
-    def __init__(self, words: int, size: int, width: int, classes: int) -> None:
+    def __init__(self, embedding: Vectors, width: int, classes: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(words, size, padding_idx=PAD)
-        self.reader = Reader(size, width)
-        self.question_embedding = nn.Embedding(words, size, padding_idx=PAD)
-        self.question_reader = Reader(size, width)
+        self.embedding = beginning_with(embedding)
+        self.reader = Reader(embedding.shape[1], width)
+        self.question_embedding = beginning_with(embedding)
+        self.question_reader = Reader(embedding.shape[1], width)
         self.states = nn.Identity()
         self.pooling = AttentionPooling(width, asked=True)
         self.pooled, self.asked = nn.Linear(2 * width, width), nn.Linear(2 * width, width)

@@ -4,18 +4,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from diffmask.data.splits import load_data
 from diffmask.data.tables import Columns
-from diffmask.data.worded import PAD, Vocabulary, WordedData
+from diffmask.data.worded import Vocabulary, WordedData
 from diffmask.errors import InputError, TaskError
 from diffmask.task import Task, TaskRecipe
 from diffmask.tasks.bilstm import PairBiLSTM, SingleBiLSTM
 from diffmask.tasks.word_presets import Preset, preset
 from diffmask.tasks.word_training import WordTraining
 from diffmask.tasks.words import WordClassification, encode
-from diffmask.training import seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +82,21 @@ class BiLSTM(TaskRecipe):
         model = self.model(len(vocabulary), "pair" in data["train"].inputs, seed)
         return WordClassification(self, vocabulary, found.names, model, data)
 
-    def model(self, words: int, paired: bool, seed: int) -> SingleBiLSTM | PairBiLSTM:
-        """A model as it comes from its initialisation."""
+    def model(self, words: int, paired: bool, seed: int, earlier: int = 0) -> SingleBiLSTM | PairBiLSTM:
+        """A model as it comes from its initialisation, the first of its seed or one after `earlier` others.
+
+        Random numbers are drawn as published, in the same order from the same generators, so that a seed begins with
+        the weights that it began with there. Only the words' vectors were dealt out in an order that nobody knows.
+        """
         chosen = self.preset
         kind = PairBiLSTM if paired else SingleBiLSTM
-        with seeded(seed, "bilstm"):
-            model = kind(words, chosen.size, chosen.width, chosen.classes or 2)
-            for name, value in model.named_parameters():
-                if name.endswith("embedding.weight"):
-                    torch.nn.init.normal_(value, std=chosen.deviation)
-                    value.data[PAD] = 0.0
+        source = np.random.RandomState(seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for _ in range(earlier + 1):
+                drawn = source.normal(scale=chosen.deviation, size=(words - 1, chosen.size))
+                vectors = torch.from_numpy(np.vstack([np.zeros(chosen.size), drawn])).float()
+                model = kind(vectors, chosen.width, chosen.classes or 2)
         return model
 
     def train(self, task: Task, seed: int) -> None:
