@@ -29,11 +29,14 @@ class Recipe:
     @property
     def label(self) -> str:
         """The recipe's name with the choices that differ from the defaults."""
-        default = {field.name: field.default for field in fields(self)}
+        return self.label_without("site")
+
+    def label_without(self, *hidden: str) -> str:
+        """The recipe's name with the choices that differ from the defaults, some of them left out."""
+        default = {field.name: field.default for field in fields(self) if field.name not in hidden}
         changed = {
             name: value for name, value in self.to_dict().items() if name in default and value != _plain(default[name])
         }
-        changed.pop("site", None)
         choices = ", ".join(_choice(name, value) for name, value in sorted(changed.items()))
         return f"{self.name} ({choices})" if choices else self.name
 

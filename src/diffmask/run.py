@@ -26,7 +26,7 @@ from diffmask.statistics import summarise
 from diffmask.store import Store
 from diffmask.training import one_thread
 
-REPORTED = ("diffmask", "torch", "numpy", "safetensors", "transformers", "captum")
+REPORTED = ("diffmask", "torch", "numpy", "numba", "safetensors", "transformers", "captum")
 
 
 def run_experiment(
@@ -82,6 +82,7 @@ def _manifest(experiment: Experiment, seconds: float) -> dict[str, Any]:
     return {
         "experiment": experiment.to_dict(),
         "seeds": list(experiment.seeds),
+        "panels": {recipe.label: list(recipe.panel) for recipe in experiment.tasks},
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -179,6 +179,11 @@ class TaskRecipe(Recipe, ABC):
     kind: ClassVar[str] = "task"
 
     @property
+    def panel(self) -> tuple[str, str]:
+        """The data set and the model, for figures and tables with a row for the one and a column for the other."""
+        return self.label, ""
+
+    @property
     def training_digest(self) -> str:
         """A name for all that a method may learn from."""
         return self.digest

@@ -1,11 +1,12 @@
 """Curves, RACU and tables from records."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from diffmask.record import Record, write_jsonl
-from diffmask.report.roar import write_roar
+from diffmask.record import Record, write_json, write_jsonl
+from diffmask.report.roar import draw, write_roar
 from diffmask.report.roar_curves import percent, roar_areas, roar_curves
 
 
@@ -54,8 +55,37 @@ def test_tables_and_figures_are_written(tmp_path: Path) -> None:
     (area,) = roar_areas(records())
     text = (tmp_path / "tables" / "racu.tex").read_text()
     assert f"babi-1 & Gradient & {percent(area.racu)} \\\\" in text
-    assert "1000 & $100.0" in (tmp_path / "tables" / "performance.tex").read_text()
+    assert "babi-1 &  & 1000 & $100.0" in (tmp_path / "tables" / "performance.tex").read_text()
     assert (tmp_path / "plots" / "roar.png").stat().st_size > 5000
+
+
+def both_models(tmp_path: Path) -> Path:
+    first = [replace(record, task="babi-1 bilstm") for record in records()]
+    other = [replace(record, task="babi-1 bert", value=record.value / 2) for record in records()]
+    write_jsonl(tmp_path / "records.jsonl", [*first, *other])
+    panels = {"babi-1 bilstm": ["babi-1", "bilstm"], "babi-1 bert": ["babi-1", "bert"]}
+    write_json(tmp_path / "manifest.json", {"panels": panels})
+    return tmp_path
+
+
+def test_a_second_model_of_a_data_set_is_a_second_column(tmp_path: Path) -> None:
+    write_roar(both_models(tmp_path))
+    heading, line = (tmp_path / "tables" / "racu.tex").read_text().splitlines()[2:5:2]
+    assert heading == r"Data set & Importance measure & bilstm: Recursive & bert: Recursive \\"
+    assert line.startswith("babi-1 & Gradient & $65.0") and "& $32.5" in line
+    lines = (tmp_path / "tables" / "performance.tex").read_text().splitlines()[4:6]
+    assert [line.split(" & ")[:3] for line in lines] == [["babi-1", "bilstm", "1000"], ["babi-1", "bert", "1000"]]
+
+
+def test_panels_are_data_sets_by_models_and_variants() -> None:
+    counted = [
+        replace(record, metric="roar_count_score", at=record.at) for record in records() if record.at is not None
+    ]
+    figure = draw(roar_curves([*records(), *counted]))
+    assert [(panel.get_title(), panel.get_xlabel()) for panel in figure.axes] == [
+        ("babi-1, Recursive", "% of tokens masked"),
+        ("babi-1, Not recursive, by count", "tokens masked"),
+    ]
 
 
 def test_a_run_without_roar_writes_nothing(tmp_path: Path) -> None:

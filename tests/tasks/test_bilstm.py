@@ -74,8 +74,8 @@ def test_a_seed_begins_with_the_published_weights() -> None:
     for embedding in (model.embedding, model.question_embedding):
         torch.testing.assert_close(embedding.weight, torch.tensor(np.vstack([np.zeros(50), *vectors])).float())
     for reader, published in ((model.reader, text), (model.question_reader, question)):
-        assert (reader.onward.weight_hh_l0 == published.weight_hh_l0).all()
-        assert (reader.back.bias_hh_l0 == published.bias_hh_l0_reverse).all()
+        torch.testing.assert_close(reader.onward.weight_hh_l0, published.weight_hh_l0, rtol=0, atol=0)
+        torch.testing.assert_close(reader.back.bias_hh_l0, published.bias_hh_l0_reverse, rtol=0, atol=0)
     pooling = model.pooling
     assert pooling.question is not None
     for ours, theirs in ((pooling.state, of_text), (pooling.question, of_question), (pooling.score, score)):

@@ -23,11 +23,11 @@ from diffmask.roar.steps import Importances, Protocol, Step
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveAndRetrain(Evaluation, ABC):
-    """A curve of the task's own score over the share of tokens masked, and the area between it and the random one."""
+    """A curve of the task's own score over what is masked; over shares, the area between it and the random one, too."""
 
     per_text: ClassVar[bool] = False
     recursive: ClassVar[bool]
-    prefix: ClassVar[str]
+    variant: ClassVar[str]
     """What its metrics' names begin with."""
 
     strategy: Strategy = "quantile"
@@ -63,11 +63,13 @@ class RemoveAndRetrain(Evaluation, ABC):
         return list(found.values())
 
     def run(self, method: Method, bench: Bench) -> Iterator[Record]:
-        """The curve, then its areas; the random curve's own areas are none."""
+        """The curve, then its areas; a random one has none, nor one by count, which may end before all is masked."""
         curve = [step.score() for step in self.steps(method, bench)]
+        counted = self.strategy == "count"
+        metric = f"{self.variant}_count_score" if counted else f"{self.variant}_score"
         for k, point in zip(self.amounts, curve, strict=True):
-            yield self._record(method, bench, f"{self.prefix}_score", point.score, point.rows, at=float(k))
-        if method.name == "random":
+            yield self._record(method, bench, metric, point.score, point.rows, at=float(k))
+        if method.name == "random" or counted:
             return
         random = [step.score().score for step in self.steps(Random(), bench)]
         found = self.areas([point.score for point in curve], random)
@@ -77,7 +79,7 @@ class RemoveAndRetrain(Evaluation, ABC):
             ("area", found.absolute),
             ("area_possible", found.denominator),
         ):
-            yield self._record(method, bench, f"{self.prefix}_{metric}", value, curve[0].rows)
+            yield self._record(method, bench, f"{self.variant}_{metric}", value, curve[0].rows)
 
     def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
         """Between two curves at this evaluation's points."""
@@ -100,9 +102,9 @@ class RemoveAndRetrain(Evaluation, ABC):
         )
 
 
-def _measure(prefix: str, title: str) -> Measure:
+def _measure(variant: str, title: str) -> Measure:
     return Measure(
-        name=f"{prefix}_racu",
+        name=f"{variant}_racu",
         title=f"{title}: RACU",
         better="higher",
         says="masking what the method calls important hurts a model trained again, more than masking at random",
@@ -116,7 +118,7 @@ class Roar(RemoveAndRetrain):
 
     name: ClassVar[str] = "roar"
     recursive: ClassVar[bool] = False
-    prefix: ClassVar[str] = "roar"
+    variant: ClassVar[str] = "roar"
     measures: ClassVar[tuple[Measure, ...]] = (_measure("roar", "ROAR"),)
 
 
@@ -126,5 +128,5 @@ class RecursiveRoar(RemoveAndRetrain):
 
     name: ClassVar[str] = "recursive-roar"
     recursive: ClassVar[bool] = True
-    prefix: ClassVar[str] = "recursive_roar"
+    variant: ClassVar[str] = "recursive_roar"
     measures: ClassVar[tuple[Measure, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)

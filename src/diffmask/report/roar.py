@@ -1,13 +1,17 @@
-"""The figures and tables of a ROAR run: a row of panels a task, a column a variant, a ribbon a method. No torch."""
+"""The figures and tables of a ROAR run: a row of panels a data set, a column a model and variant, a ribbon a method.
 
+No torch here.
+"""
+
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from diffmask.record import read_jsonl, write_text
 from diffmask.report.roar_curves import (
-    VARIANTS,
     RoarCurve,
+    columns_of,
     performance_table,
     racu_table,
     roar_areas,
@@ -29,10 +33,12 @@ def write_roar(folder: str | Path) -> list[Path]:
     """Write `plots/roar.png` and `.pdf`, `tables/racu.tex` and `performance.tex`; nothing where there is no ROAR."""
     home = Path(folder)
     records = read_jsonl(home / "records.jsonl")
-    curves = roar_curves(records)
+    manifest = home / "manifest.json"
+    panels = json.loads(manifest.read_text()).get("panels", {}) if manifest.is_file() else {}
+    curves = roar_curves(records, panels)
     if not curves:
         return []
-    tables = {"racu": racu_table(roar_areas(records)), "performance": performance_table(records, curves)}
+    tables = {"racu": racu_table(roar_areas(records, panels)), "performance": performance_table(records, panels)}
     written = []
     for name, text in tables.items():
         written.append(home / "tables" / f"{name}.tex")
@@ -41,23 +47,24 @@ def write_roar(folder: str | Path) -> list[Path]:
 
 
 def draw(curves: Sequence[RoarCurve]) -> Any:
-    """A matplotlib figure: rows are tasks, columns are ROAR with and without recursion."""
+    """A matplotlib figure: rows are data sets, columns are models and ROAR with and without recursion."""
     from matplotlib.figure import Figure
 
-    tasks = list(dict.fromkeys(curve.task for curve in curves))
-    variants = [variant for variant in VARIANTS if any(curve.variant == variant for curve in curves)]
-    figure = Figure(figsize=(3.25 * len(variants) + 1.5, 2.2 * len(tasks) + 0.8), layout="constrained")
-    panels = figure.subplots(len(tasks), len(variants), squeeze=False, sharex=True)
-    for row, task in enumerate(tasks):
-        for column, variant in enumerate(variants):
-            panel = panels[row][column]
+    rows, columns = list(dict.fromkeys(curve.data for curve in curves)), columns_of(curves)
+    figure = Figure(figsize=(3.25 * len(columns) + 1.5, 2.2 * len(rows) + 0.8), layout="constrained")
+    panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex="col")
+    for row, data in zip(panels, rows, strict=True):
+        for panel, (column, heading) in zip(row, columns.items(), strict=True):
             for curve in curves:
-                if (curve.task, curve.variant) == (task, variant):
+                if (curve.data, (curve.model, curve.variant)) == (data, column):
                     _line(panel, curve)
-            panel.set_title(f"{task}: {VARIANTS[variant]}", fontsize=9)
+            panel.set_title(f"{data}, {heading}", fontsize=9)
             panel.set_ylabel("score, %")
-            panel.set_xlabel("% tokens masked")
-    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+            panel.set_xlabel("tokens masked" if column[1].endswith("_count") else "% of tokens masked")
+    handles = {
+        name: handle for panel in panels.flat for handle, name in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8)
     return figure
 
 

@@ -1,13 +1,21 @@
 """ROAR's curves and RACU from the records of a run: plain values with bootstrap intervals over seeds. No torch here."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from diffmask.bootstrap import Spread, bootstrap
 from diffmask.record import Record
 
-VARIANTS = {"roar": "Not recursive", "recursive_roar": "Recursive"}
+VARIANTS = {
+    "roar": "Not recursive",
+    "recursive_roar": "Recursive",
+    "roar_count": "Not recursive, by count",
+    "recursive_roar_count": "Recursive, by count",
+}
+Panels = Mapping[str, Sequence[str]]
+"""The data set and the model of each task, by its label; a task that is not there is a data set of its own."""
 TITLES = {
     "attention": "Attention",
     "gradient": "Gradient",
@@ -20,21 +28,23 @@ TITLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RoarCurve:
-    """The score of one method on one task after masking more and more, over seeds."""
+    """The score of one method on one data set and model after masking more and more, over seeds."""
 
-    task: str
+    data: str
+    model: str
     method: str
     variant: str
-    """`roar` or `recursive_roar`."""
+    """A key of `VARIANTS`."""
     at: tuple[float, ...]
     points: tuple[Spread, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoarArea:
-    """The RACU of one method on one task, over seeds."""
+    """The RACU of one method on one data set and model, over seeds."""
 
-    task: str
+    data: str
+    model: str
     method: str
     variant: str
     racu: Spread
@@ -53,7 +63,17 @@ def title(method: str) -> str:
     return TITLES.get(method.partition(" ")[0], method)
 
 
-def roar_curves(records: Iterable[Record]) -> list[RoarCurve]:
+def parted(task: str, panels: Panels) -> dict[str, str]:
+    """A task as its data set and its model.
+
+    >>> parted("babi-1 bilstm", {"babi-1 bilstm": ["babi-1", "bilstm"]}), parted("own", {})
+    ({'data': 'babi-1', 'model': 'bilstm'}, {'data': 'own', 'model': ''})
+    """
+    data, model = panels.get(task, (task, ""))
+    return {"data": data, "model": model}
+
+
+def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> list[RoarCurve]:
     """Every curve of a run."""
     found: dict[tuple[str, str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
@@ -62,7 +82,7 @@ def roar_curves(records: Iterable[Record]) -> list[RoarCurve]:
             found[record.task, record.method, variant][record.at].append(record.value)
     return [
         RoarCurve(
-            task=task,
+            **parted(task, panels),
             method=method,
             variant=variant,
             at=tuple(sorted(values)),
@@ -72,7 +92,7 @@ def roar_curves(records: Iterable[Record]) -> list[RoarCurve]:
     ]
 
 
-def roar_areas(records: Iterable[Record]) -> list[RoarArea]:
+def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> list[RoarArea]:
     """Every RACU of a run: the mean of the seeds' own."""
     found: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
@@ -82,7 +102,7 @@ def roar_areas(records: Iterable[Record]) -> list[RoarArea]:
                 found[record.task, record.method, variant][part].append(record.value)
     return [
         RoarArea(
-            task=task,
+            **parted(task, panels),
             method=method,
             variant=variant,
             racu=bootstrap(values["racu"]),
@@ -104,32 +124,54 @@ def percent(spread: Spread) -> str:
     return f"${100 * spread.mean:.1f}^{{+{up:.1f}}}_{{-{down:.1f}}}$"
 
 
+Column = tuple[str, str]
+"""A model and a variant."""
+
+
+def columns_of(found: Sequence[RoarCurve] | Sequence[RoarArea]) -> dict[Column, str]:
+    """Each model in each variant that there is, with a heading: the model is named where there are several."""
+    models = list(dict.fromkeys(one.model for one in found))
+    there = {(one.model, one.variant) for one in found}
+    pairs = [(model, variant) for model in models for variant in VARIANTS if (model, variant) in there]
+    return {
+        (model, variant): f"{model}: {VARIANTS[variant]}" if len(models) > 1 else VARIANTS[variant]
+        for model, variant in pairs
+    }
+
+
 def racu_table(areas: Sequence[RoarArea]) -> str:
-    """The published LaTeX table: RACU in percent, a line a task and method, a column a variant."""
-    variants = [variant for variant in VARIANTS if any(area.variant == variant for area in areas)]
-    cells = {(area.task, area.method, area.variant): percent(area.racu) for area in areas}
-    lines = dict.fromkeys((area.task, area.method) for area in areas)
+    """The published LaTeX table: RACU in percent, a line a data set and method, a column a model and variant."""
+    columns = columns_of(areas)
+    cells = {(area.data, area.method, (area.model, area.variant)): percent(area.racu) for area in areas}
+    lines = dict.fromkeys((area.data, area.method) for area in areas)
     body = [
-        [task, title(method), *(cells.get((task, method, variant), "--") for variant in variants)]
-        for task, method in lines
+        [data, title(method), *(cells.get((data, method, column), "--") for column in columns)]
+        for data, method in lines
     ]
-    return table(["Data set", "Importance measure", *(VARIANTS[variant] for variant in variants)], body)
+    return table(["Data set", "Importance measure", *columns.values()], body)
 
 
-def performance_table(records: Iterable[Record], curves: Sequence[RoarCurve]) -> str:
-    """The score of each task's model, of the model trained on masks alone, and the number of test rows."""
+def performance_table(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> str:
+    """The score of each model, of one trained on masks alone, and the number of test rows."""
     scores: dict[str, list[float]] = defaultdict(list)
+    masked: dict[str, list[float]] = defaultdict(list)
     rows: dict[str, int] = {}
     for record in records:
         if record.metric == "quality" and record.method == "model":
             scores[record.task].append(record.value)
             rows[record.task] = record.rows
-    masked = {curve.task: curve.points[-1] for curve in curves if curve.at[-1] == 100}
+        elif record.at == 100 and record.method == "random" and record.metric in ("roar_score", "recursive_roar_score"):
+            masked[record.task].append(record.value)
     body = [
-        [task, str(rows[task]), percent(bootstrap(values)), percent(masked[task]) if task in masked else "--"]
+        [
+            *parted(task, panels).values(),
+            str(rows[task]),
+            percent(bootstrap(values)),
+            percent(bootstrap(masked[task])) if task in masked else "--",
+        ]
         for task, values in scores.items()
     ]
-    return table(["Data set", "Test rows", "Score", "All masked"], body)
+    return table(["Data set", "Model", "Test rows", "Score", "All masked"], body)
 
 
 def table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:

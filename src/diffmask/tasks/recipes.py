@@ -27,6 +27,11 @@ class TextTask(Reading, TaskRecipe):
     rows: int | None = None
     """Training rows to use, spread evenly over all of them; all where none is given."""
 
+    @property
+    def panel(self) -> tuple[str, str]:
+        """The data set and the model."""
+        return self.data, self.label_without("data")
+
     def dataset(self) -> DataSet:
         """The texts."""
         found = load_data(self.data, self)

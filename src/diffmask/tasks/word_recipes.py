@@ -51,11 +51,12 @@ class BiLSTM(TaskRecipe):
     @property
     def label(self) -> str:
         """The data set, the model, and choices other than the usual; not where the files are."""
-        return f"{self.data} {replace(self, data=BiLSTM.data, folder=None)._plain_label}"
+        return " ".join(self.panel)
 
     @property
-    def _plain_label(self) -> str:
-        return super().label
+    def panel(self) -> tuple[str, str]:
+        """The data set and the model."""
+        return self.data, self.label_without("data", "folder")
 
     def dataset(self) -> WordedData:
         """The texts as words."""
