@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from diffmask.record import Record, write_json, write_jsonl
-from diffmask.report.roar import draw, write_roar
+from diffmask.report import Run, render
+from diffmask.report.roar import draw, roar_picture, roar_tables, write_roar
 from diffmask.report.roar_curves import percent, roar_areas, roar_curves
 
 
@@ -88,6 +89,19 @@ def test_panels_are_data_sets_by_models_and_variants() -> None:
     ]
 
 
+def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
+    folder = both_models(tmp_path)
+    (first, second), picture = roar_tables(folder), roar_picture(folder)
+    assert (first.title, second.title) == ("babi-1, bilstm: Recursive", "babi-1, bert: Recursive")
+    name, points, racu = first.lines[1]
+    assert name == "Gradient" and [round(100 * point.mean) for point in points] == [100, 25, 15]
+    assert racu is not None and racu.mean == pytest.approx(0.65) and first.lines[0][2] is None
+    manifest = {"experiment": {"name": "two models"}, "seeds": [0, 1], "seconds": 1.0, "finished": "now"}
+    page = render(Run(folder, summary=[], examples=[], diagnostics=[], manifest=manifest))
+    assert picture in page and "babi-1, bert: Recursive" in page and "65.0<br>" in page
+
+
 def test_a_run_without_roar_writes_nothing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "records.jsonl", records()[:1])
-    assert write_roar(tmp_path) == []
+    assert write_roar(tmp_path) == roar_tables(tmp_path) == []
+    assert roar_picture(tmp_path) == ""

@@ -198,6 +198,13 @@ def test_the_evaluation_yields_the_curve_and_its_areas(bench: Bench, evaluation:
     assert found["racu"] == pytest.approx(found["area"] / found["area_possible"])
 
 
+def test_a_curve_by_count_has_a_name_of_its_own_and_no_areas(bench: Bench) -> None:
+    records = list(RecursiveRoar(strategy="count", amounts=(0, 1, 2)).run(Weight(), bench))
+    assert [(record.metric, record.at) for record in records] == [
+        ("recursive_roar_count_score", float(count)) for count in (0, 1, 2)
+    ]
+
+
 def test_the_parts_make_all_that_the_evaluation_needs(bench: Bench) -> None:
     evaluation = RecursiveRoar(amounts=(0, 25, 50, 75, 100))
     for part in evaluation.parts(Weight(), bench):

@@ -8,6 +8,7 @@ from typing import Any
 
 from diffmask.errors import InputError
 from diffmask.record import write_text
+from diffmask.report.roar import roar_picture, roar_tables
 
 EXPLAINED_METRICS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
@@ -71,7 +72,9 @@ def render(run: Run) -> str:
     )
     environment.filters["share"] = share
     environment.filters["figure"] = figure
-    return environment.get_template("run.html").render(run=run, meaning=EXPLAINED_METRICS)
+    tables = roar_tables(run.folder)
+    picture = roar_picture(run.folder) if tables else ""
+    return environment.get_template("run.html").render(run=run, meaning=EXPLAINED_METRICS, roar=tables, picture=picture)
 
 
 def share(scores: list[float]) -> list[float]:
