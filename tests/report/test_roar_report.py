@@ -103,5 +103,5 @@ def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
 
 def test_a_run_without_roar_writes_nothing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "records.jsonl", records()[:1])
-    assert write_roar(tmp_path) == roar_tables(tmp_path) == []
-    assert roar_picture(tmp_path) == ""
+    assert not write_roar(tmp_path)
+    assert not roar_tables(tmp_path) and not roar_picture(tmp_path)

@@ -14,6 +14,7 @@ from diffmask.errors import TaskError
 from diffmask.report.finding import Finding
 from diffmask.roar.behind import SHARES, Behind, synthetic_finding
 from diffmask.roar.measures import measure
+from diffmask.roar.steps import Step
 from diffmask.roar.synthetic import falls_after
 from diffmask.store import Store
 from diffmask.tasks.word_recipes import BiLSTM
@@ -43,6 +44,26 @@ def test_the_most_important_tokens_hold_more_the_more_they_are(behind: Behind) -
     for heading in found.headings[1:]:
         held = found.column(heading)
         assert held == sorted(held) and held[0] > 0.1 and held[-1] <= 1.0
+
+
+def test_the_more_is_masked_the_more_answers_are_gone(behind: Behind) -> None:
+    found = behind.answers()
+    assert found.headings == ("% of tokens", "Attention", "Input times gradient")
+    for heading in found.headings[1:]:
+        gone = found.column(heading)
+        assert gone == sorted(gone) and gone[0] < gone[-1]
+
+
+def test_an_answer_is_gone_when_its_own_word_is_masked(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = behind.task()
+    test = task.data["test"]
+    place = [task.vocabulary.words.index(task.names[target]) for target in test.target.tolist()]
+    evidence = test.token_inputs["evidence"].bool()
+    its_own = torch.stack([row == word for row, word in zip(test.tokens, place, strict=True)]) & evidence
+    monkeypatch.setattr(Step, "masks", lambda _: {"test": its_own})
+    assert set(behind.answers().column("Attention")) == {1.0}
+    monkeypatch.setattr(Step, "masks", lambda _: {"test": ~its_own})
+    assert set(behind.answers().column("Attention")) == {0.0}
 
 
 def test_ranks_settle_with_more_points(behind: Behind) -> None:
@@ -110,6 +131,7 @@ def test_the_command_prints_and_writes_what_was_found(tmp_path: Path) -> None:
         "data.csv",
         "synthetic.png",
         "sparsity.pdf",
+        "answers.csv",
         "riemann.tex",
         "lengths.csv",
         "leaks.csv",

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from diffmask.cli.words import Choices, DataSet, Files, RiemannSamples, bench_of
+
 
 class Strategy(StrEnum):
     """How much is masked."""
@@ -22,12 +24,8 @@ class Target(StrEnum):
 
 
 def roar(
-    task: Annotated[
-        str, typer.Option(help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
-    ] = "babi-1",
-    data: Annotated[
-        str | None, typer.Option(help="Folder of its files, or hub:OWNER/NAME; bABI is generated without.")
-    ] = None,
+    task: DataSet = "babi-1",
+    data: Files = None,
     importance_measure: Annotated[
         str,
         typer.Option(
@@ -38,32 +36,25 @@ def roar(
     k: Annotated[int, typer.Option(help="How much is masked.")] = 0,
     recursive: Annotated[bool, typer.Option("--recursive", help="Find importances anew at each step.")] = False,
     recursive_step_size: Annotated[int, typer.Option(help="From one step to the next.")] = 1,
-    riemann_samples: Annotated[int, typer.Option(help="Points on the path of integrated gradients.")] = 50,
+    riemann_samples: RiemannSamples = 50,
     target: Annotated[Target, typer.Option(help="Whose importances are taken.")] = Target.GOLD,
     signed: Annotated[bool, typer.Option("--signed", help="Spare what speaks against the outcome.")] = False,
     seed: int = 0,
     out: Annotated[Path, typer.Option(help="Folder for models, masks and importances; found again.")] = Path(
         "runs/roar"
     ),
-    choices: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of the BiLSTM, such as rows=1000, epochs=3.")
-    ] = None,
+    choices: Choices = None,
 ) -> None:
     """Mask what a measure calls important, train again, and print the score; missing steps are made on the way.
 
     Example: diffmask roar --task babi-1 --importance-measure gradient --roar-strategy quantile --k 20 --recursive
     --recursive-step-size 10 --seed 0
     """
-    from diffmask.bench import Bench
     from diffmask.cli.screen import show_log
-    from diffmask.recipe import choices_of
     from diffmask.roar.measures import measure
     from diffmask.roar.steps import Protocol, Step
-    from diffmask.store import Store
-    from diffmask.tasks.word_recipes import BiLSTM
 
     show_log(quiet=False)
-    recipe: BiLSTM = BiLSTM.from_dict({"data": task, "folder": data, **choices_of(choices or [])}, "roar")
     method = measure(importance_measure, riemann_samples, signed)
     protocol = Protocol(
         strategy=roar_strategy.value,
@@ -72,6 +63,6 @@ def roar(
         target=target.value,
         absolute=not signed,
     )
-    step = Step(Bench(Store(out / "store"), recipe, seed), method, protocol, k)
+    step = Step(bench_of(task, data, choices, seed, out), method, protocol, k)
     found = step.score()
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")

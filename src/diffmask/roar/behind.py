@@ -7,6 +7,8 @@ and shared with a run that uses the same.
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 
+import torch
+
 from diffmask.batch import Batch
 from diffmask.bench import Bench
 from diffmask.errors import TaskError
@@ -39,6 +41,8 @@ class Behind:
         yield self.data()
         yield synthetic_finding()
         yield self.sparsity()
+        if "evidence" in self.task().data["test"].token_inputs:
+            yield self.answers()
         yield self.riemann()
         yield self.lengths()
         yield self.leaks()
@@ -78,6 +82,28 @@ class Behind:
             title="Share of all importance that the most important tokens hold",
             headings=("% of tokens", *names),
             rows=tuple(zip(SHARES, *held, strict=True)),
+            curves=names,
+        )
+
+    def answers(self) -> Finding:
+        """How often the word that is the answer, in the sentence it follows from, is masked.
+
+        Models that answer equally well may attend to that word, or to another beside it: it depends on the seed.
+        """
+        task = self.task()
+        test, numbers = task.data["test"], task.vocabulary.numbered()
+        word = torch.tensor([numbers[name] for name in task.names])[test.target]
+        answer = (test.tokens == word[:, None]) & test.token_inputs["evidence"].bool()
+        found = []
+        for method in self.methods:
+            masks = [Step(self.bench, method, Protocol(), share).masks()["test"] for share in SHARES]
+            found.append([float((masked & answer).any(dim=1)[answer.any(dim=1)].double().mean()) for masked in masks])
+        names = tuple(title(method.label) for method in self.methods)
+        return Finding(
+            name="answers",
+            title="Share of the texts whose answer is masked, by the unmasked model's importances",
+            headings=("% of tokens", *names),
+            rows=tuple(zip(SHARES, *found, strict=True)),
             curves=names,
         )
 
