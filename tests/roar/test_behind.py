@@ -1,6 +1,7 @@
 """What lies behind a ROAR curve, on a real BiLSTM of a few stories."""
 
 import csv
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from typer.testing import CliRunner
 
 from diffmask.bench import Bench
 from diffmask.cli import app
-from diffmask.errors import TaskError
+from diffmask.cli.analyse import analyse
+from diffmask.errors import InputError, TaskError
 from diffmask.report.finding import Finding
-from diffmask.roar.behind import SHARES, Behind, synthetic_finding
+from diffmask.roar.behind import FINDINGS, SHARES, Behind
 from diffmask.roar.measures import measure
 from diffmask.roar.steps import Step
 from diffmask.roar.synthetic import falls_after
@@ -90,9 +92,20 @@ def test_the_example_masks_more_and_more(behind: Behind) -> None:
     assert none == 0 < some < more
 
 
-def test_the_synthetic_problem_says_after_how_many_features_each_order_falls() -> None:
-    found = synthetic_finding()
+def test_the_synthetic_problem_says_after_how_many_features_each_order_falls(behind: Behind) -> None:
+    found = behind.synthetic()
     assert "recursive roar 4" in found.title and falls_after(found.column("roar")) == 10
+
+
+def test_only_what_is_wanted_is_found_out_the_cheap_first(behind: Behind) -> None:
+    assert [found.name for found in behind.findings(["sparsity", "data"])] == ["data", "sparsity"]
+    with pytest.raises(InputError, match=r"no finding 'sparcity'.*sparsity"):
+        list(behind.findings(["sparcity"]))
+
+
+def test_the_command_finds_out_all_there_is() -> None:
+    given = inspect.signature(analyse).parameters["findings"].default
+    assert tuple(given.split(",")) == FINDINGS
 
 
 def test_a_task_of_another_kind_is_refused(tmp_path: Path) -> None:

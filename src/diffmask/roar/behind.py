@@ -11,7 +11,7 @@ import torch
 
 from diffmask.batch import Batch
 from diffmask.bench import Bench
-from diffmask.errors import TaskError
+from diffmask.errors import InputError, TaskError, nearest
 from diffmask.explainer import Method
 from diffmask.report.finding import Cell, Finding
 from diffmask.report.roar_curves import title
@@ -23,6 +23,8 @@ from diffmask.tasks.words import WordClassification
 
 SHARES = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 POINTS = (2, 5, 10, 20, 50)
+FINDINGS = ("data", "synthetic", "sparsity", "answers", "riemann", "lengths", "leaks")
+"""By the names of their files, the cheap ones first."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +38,15 @@ class Behind:
     k: int = 20
     """Percent of tokens masked where leaks are sought."""
 
-    def findings(self) -> Iterator[Finding]:
-        """Each as soon as it is known, the cheap ones first."""
-        yield self.data()
-        yield synthetic_finding()
-        yield self.sparsity()
-        if "evidence" in self.task().data["test"].token_inputs:
-            yield self.answers()
-        yield self.riemann()
-        yield self.lengths()
-        yield self.leaks()
+    def findings(self, wanted: Sequence[str] = FINDINGS) -> Iterator[Finding]:
+        """Each as soon as it is known, the cheap ones first; answers only where the evidence is known."""
+        for name in wanted:
+            if name not in FINDINGS:
+                raise InputError(f"there is no finding '{name}'; {nearest(name, FINDINGS)}")
+        known = "evidence" in self.task().data["test"].token_inputs
+        for name in FINDINGS:
+            if name in wanted and (known or name != "answers"):
+                yield getattr(self, name)()
 
     def task(self) -> WordClassification:
         """The unmasked task."""
@@ -107,6 +108,18 @@ class Behind:
             curves=names,
         )
 
+    def synthetic(self) -> Finding:
+        """The problem on which ROAR is wrong and Recursive ROAR is right, whatever the model."""
+        curves = synthetic()
+        after = ", ".join(f"{name} {falls_after(scores)}" for name, scores in curves.items())
+        return Finding(
+            name="synthetic",
+            title=f"16 features of which 4 tell: accuracy falls after {after}",
+            headings=("features removed", *curves),
+            rows=tuple(zip(range(FEATURES + 1), *curves.values(), strict=True)),
+            curves=tuple(curves),
+        )
+
     def riemann(self) -> Finding:
         """How many points a path of integrated gradients needs."""
         found = riemann(self.task(), self._some(), POINTS)
@@ -149,16 +162,3 @@ class Behind:
         task, test = self.task(), self.task().data["test"]
         answers = majority(task.data["train"].target, len(test), task.recipe.preset.classes or 2)
         return task.score(answers, test.target)
-
-
-def synthetic_finding() -> Finding:
-    """The problem on which ROAR is wrong and Recursive ROAR is right."""
-    curves = synthetic()
-    after = ", ".join(f"{name} {falls_after(scores)}" for name, scores in curves.items())
-    return Finding(
-        name="synthetic",
-        title=f"16 features of which 4 tell: accuracy falls after {after}",
-        headings=("features removed", *curves),
-        rows=tuple(zip(range(FEATURES + 1), *curves.values(), strict=True)),
-        curves=tuple(curves),
-    )
