@@ -77,14 +77,7 @@ class Behind:
         for method in self.methods:
             scores = Step(self.bench, method, Protocol(), 0).importances()["valid"][: len(batch)]
             held.append(sparsity(scores[:, : batch.tokens.shape[1]], task.primary(batch), [s / 100 for s in SHARES]))
-        names = tuple(title(method.label) for method in self.methods)
-        return Finding(
-            name="sparsity",
-            title="Share of all importance that the most important tokens hold",
-            headings=("% of tokens", *names),
-            rows=tuple(zip(SHARES, *held, strict=True)),
-            curves=names,
-        )
+        return self._by_share("sparsity", "Share of all importance that the most important tokens hold", held)
 
     def answers(self) -> Finding:
         """How often the word that is the answer, in the sentence it follows from, is masked.
@@ -99,14 +92,15 @@ class Behind:
         for method in self.methods:
             masks = [Step(self.bench, method, Protocol(), share).masks()["test"] for share in SHARES]
             found.append([float((masked & answer).any(dim=1)[answer.any(dim=1)].double().mean()) for masked in masks])
-        names = tuple(title(method.label) for method in self.methods)
-        return Finding(
-            name="answers",
-            title="Share of the texts whose answer is masked, by the unmasked model's importances",
-            headings=("% of tokens", *names),
-            rows=tuple(zip(SHARES, *found, strict=True)),
-            curves=names,
+        return self._by_share(
+            "answers", "Share of the texts whose answer is masked, by the unmasked model's importances", found
         )
+
+    def _by_share(self, name: str, says: str, found: Sequence[Sequence[float]]) -> Finding:
+        """A curve a measure, over shares of the tokens."""
+        names = tuple(title(method.label) for method in self.methods)
+        rows = tuple(zip(SHARES, *found, strict=True))
+        return Finding(name=name, title=says, headings=("% of tokens", *names), rows=rows, curves=names)
 
     def synthetic(self) -> Finding:
         """The problem on which ROAR is wrong and Recursive ROAR is right, whatever the model."""
