@@ -28,8 +28,18 @@ def lines(records: list[Record]) -> Iterator[tuple[str, str, str, bool]]:
     for area in roar_areas(records):
         if title(area.method) in RACU:
             mean, low, high = RACU[title(area.method)]
-            value = 100 * area.racu.mean
-            yield f"RACU, {title(area.method)}", f"{mean} ({low} to {high})", f"{value:.1f}", low <= value <= high
+            value, own = 100 * area.racu.mean, ", ".join(f"{100 * one:.1f}" for one in seeds_own(records, area.method))
+            yield (
+                f"RACU, {title(area.method)}",
+                f"{mean} ({low} to {high})",
+                f"{value:.1f} ({own})",
+                low <= value <= high,
+            )
+
+
+def seeds_own(records: list[Record], method: str) -> list[float]:
+    """The RACU of each seed."""
+    return [record.value for record in records if (record.method, record.metric) == (method, "recursive_roar_racu")]
 
 
 def main() -> None:
