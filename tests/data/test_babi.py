@@ -5,7 +5,9 @@ from collections import Counter
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
 import pytest
+from sklearn.model_selection import train_test_split
 
 from diffmask.data import babi, babi_world
 from diffmask.data.worded import Vocabulary
@@ -92,3 +94,11 @@ def test_our_own_stories_are_like_the_released_ones(task: int, folder: str) -> N
 
 def test_the_same_seed_tells_the_same_stories() -> None:
     assert babi_world.draw(2, 20, seed=5) == babi_world.draw(2, 20, seed=5)
+
+
+def test_the_split_is_the_published_one() -> None:
+    questions = babi_world.draw(1, 40, seed=0)
+    train, valid = train_test_split(questions, train_size=0.85, random_state=np.random.RandomState(0))
+    found = babi.split_questions(questions, [])
+    assert list(found.train) == [question.worded() for question in train]
+    assert list(found.valid) == [question.worded() for question in valid]

@@ -1,12 +1,13 @@
 """Which tokens ROAR masks, against arithmetic done by hand."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffmask.batch import Batch
-from diffmask.roar.masking import most_important, number_to_mask, with_masks
+from diffmask.roar.masking import most_important, number_to_mask, random_importances, with_masks
 
 NAN, INF = float("nan"), float("inf")
 
@@ -75,3 +76,17 @@ def test_a_mask_replaces_and_never_deletes() -> None:
 @pytest.mark.parametrize("strategy", ["count", "quantile"])
 def test_nothing_is_masked_at_zero(strategy: str) -> None:
     assert number_to_mask(torch.ones(2, 5, dtype=torch.bool), 0, strategy).tolist() == [0, 0]  # type: ignore[arg-type]  # parametrised
+
+
+def test_random_importances_are_drawn_as_published_split_by_split_and_256_rows_at_a_time() -> None:
+    def rows(lengths: list[int]) -> Batch:
+        present = torch.arange(6) < torch.tensor(lengths)[:, None]
+        return Batch(tokens=present.long(), present=present, maskable=present, target=torch.zeros(len(lengths)).long())
+
+    data = {"train": rows([3] * 256 + [2, 5]), "test": rows([4, 1])}
+    found = random_importances(data, seed=7)
+    source = np.random.RandomState(7)
+    first, second, test = source.rand(256, 3), source.rand(2, 5), source.rand(2, 4)
+    np.testing.assert_allclose(found["train"][:256, :3], first, rtol=1e-6)
+    np.testing.assert_allclose(found["train"][256:, :5], second, rtol=1e-6)
+    np.testing.assert_allclose(found["test"][:, :4], test, rtol=1e-6)

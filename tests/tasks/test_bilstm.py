@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from sklearn.metrics import f1_score, roc_auc_score
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils.data import DataLoader
 
 from diffmask.answer import explained
 from diffmask.batch import Batch
@@ -67,8 +69,7 @@ def test_a_seed_begins_with_the_published_weights() -> None:
     np.random.seed(3)
     vectors = [np.random.randn(50) for _ in range(24)]  # None for padding.
     torch.manual_seed(3)
-    text, question = (nn.LSTM(50, 32, batch_first=True, bidirectional=True) for _ in range(2))
-    of_text, of_question, score = nn.Linear(64, 32), nn.Linear(64, 32), nn.Linear(32, 1, bias=False)
+    text, question, of_text, of_question, score, *_ = published_modules()
     model = SMALL.model(words=25, paired=True, seed=3)
     assert isinstance(model, PairBiLSTM)
     for embedding in (model.embedding, model.question_embedding):
@@ -80,6 +81,28 @@ def test_a_seed_begins_with_the_published_weights() -> None:
     assert pooling.question is not None
     for ours, theirs in ((pooling.state, of_text), (pooling.question, of_question), (pooling.score, score)):
         assert (ours.weight == theirs.weight).all()
+
+
+def test_a_retrained_model_begins_with_the_published_second_weights() -> None:
+    np.random.seed(3)
+    np.random.randn(24, 50)  # The first model's vectors.
+    second_vectors = np.random.randn(24, 50)
+    torch.manual_seed(3)
+    published_modules()
+    for _ in range(3):  # Loaders of three splits, each of which draws a seed for its worker.
+        iter(DataLoader([0.0]))  # type: ignore[arg-type]  # a list will do
+    text = nn.LSTM(50, 32, batch_first=True, bidirectional=True)
+    model = SMALL.model(words=25, paired=True, seed=3, earlier=1)
+    assert isinstance(model, PairBiLSTM)
+    torch.testing.assert_close(model.embedding.weight[1:], torch.tensor(second_vectors).float())
+    torch.testing.assert_close(model.reader.onward.weight_ih_l0, text.weight_ih_l0, rtol=0, atol=0)
+
+
+def published_modules() -> list[Any]:
+    """The modules of the published model of pairs, in its order."""
+    readers = [nn.LSTM(50, 32, batch_first=True, bidirectional=True) for _ in range(2)]
+    attention = [nn.Linear(64, 32), nn.Linear(64, 32), nn.Linear(32, 1, bias=False)]
+    return [*readers, *attention, nn.Linear(64, 32), nn.Linear(64, 32), nn.Linear(32, 36)]
 
 
 def test_the_two_embeddings_of_a_pair_are_learned_apart() -> None:

@@ -1,10 +1,11 @@
 """bABI 1-3: where is somebody, or something? Stories, questions, and the sentences that answer. Weston et al. 2015."""
 
 import gzip
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from diffmask.data.worded import Worded, WordedData
 from diffmask.errors import InputError
@@ -75,10 +76,9 @@ def read(folder: Path, task: int, split: str) -> list[Question]:
 
 
 def split_questions(questions: list[Question], test: list[Question]) -> WordedData:
-    """85 and 15 % of the training questions, drawn once, and the test questions. Madsen et al. 2022, table 2."""
-    order = list(range(len(questions)))
-    random.Random(0).shuffle(order)
-    held_out = len(order) * 15 // 100
+    """85 and 15 % of the training questions, the very ones of Madsen et al. 2022, and the test questions."""
+    order = np.random.RandomState(0).permutation(len(questions)).tolist()
+    held_out = len(order) - len(order) * 85 // 100
     return WordedData(
         train=[questions[index].worded() for index in order[held_out:]],
         valid=[questions[index].worded() for index in order[:held_out]],

@@ -1,8 +1,10 @@
 """Which tokens are masked: the most important ones of each row, those already masked first. Madsen et al. 2022, 3."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -11,6 +13,9 @@ from diffmask.batch import Batch
 
 Strategy = Literal["count", "quantile"]
 Mask = Bool[Tensor, "row token"]
+
+DRAWN_AT_ONCE = 256
+"""Rows, as published: a row's numbers depend on the padding of those before it."""
 
 
 def number_to_mask(maskable: Mask, k: int, strategy: Strategy) -> Int[Tensor, " row"]:
@@ -38,3 +43,20 @@ def most_important(
 def with_masks(batch: Batch, masked: Mask, mask_token: int) -> Batch:
     """The batch with the mask token in place of the masked ones; its length stays."""
     return replace(batch, tokens=batch.tokens.masked_fill(masked, mask_token))
+
+
+def random_importances(data: Mapping[str, Batch], seed: int) -> dict[str, Float[Tensor, "row token"]]:
+    """U(0, 1) for every token of every split, and with it the published random masks: numpy's numbers, in its order.
+
+    Test rows are few, and a curve is a point or two higher or lower by which of their tokens are masked.
+    """
+    source = np.random.RandomState(seed)
+    found = {}
+    for split, batch in data.items():
+        scores = torch.zeros(batch.tokens.shape)
+        for first in range(0, len(batch), DRAWN_AT_ONCE):
+            rows = slice(first, first + DRAWN_AT_ONCE)
+            shape = batch[rows].trim().tokens.shape
+            scores[rows, : shape[1]] = torch.from_numpy(source.rand(*shape)).float()
+        found[split] = scores
+    return found

@@ -18,7 +18,7 @@ from diffmask.errors import StoreError, TaskError
 from diffmask.explainer import Method
 from diffmask.part import Part
 from diffmask.recipe import digest_of
-from diffmask.roar.masking import Strategy, most_important, number_to_mask, with_masks
+from diffmask.roar.masking import Strategy, most_important, number_to_mask, random_importances, with_masks
 from diffmask.store import Artefact
 from diffmask.task import Task
 
@@ -61,9 +61,14 @@ class Step(Part):
         return Step(self.bench, self.method, self.protocol, max(before, 0))
 
     @property
+    def random(self) -> bool:
+        """Whether this is the floor of all curves: an order of the data, drawn once, not an explanation of its rows."""
+        return self.method.name == "random"
+
+    @property
     def recursive(self) -> bool:
         """A random order has nothing to learn from a step before it."""
-        return self.protocol.recursive and self.method.name != "random"
+        return self.protocol.recursive and not self.random
 
     def masked_digest(self) -> str:
         """A name for the masked data; the same for every method where nothing or everything is masked."""
@@ -145,6 +150,8 @@ class Step(Part):
         return kept.tensors
 
     def _importances(self) -> Artefact:
+        if self.random:
+            return Artefact(random_importances(self.bench.task().data, self.bench.seed), {})
         task = self.task()
         explainer = self.method.fit(task, self.bench.seed)
         found, seconds = {}, {}

@@ -6,9 +6,11 @@ No dropout; padding, [CLS] and [EOS] are never attended to.
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from diffmask.data.worded import PAD
-from diffmask.tasks.lstm import both_ways, both_ways_of_words
+from diffmask.tasks.lstm import both_ways, suits
+from diffmask.tasks.pair_loss import Given, pair_logits, pair_loss
 
 Tokens = Int[Tensor, "row token"]
 Mask = Bool[Tensor, "row token"]
@@ -32,15 +34,8 @@ class Reader(nn.Module):
         self.back = nn.LSTM(size, width, batch_first=True)
 
     def forward(self, embedding: nn.Embedding, tokens: Tokens, present: Mask) -> States:
-        """The states at every token.
-
-        While training, words are looked up behind the first product, where nobody can edit them; afterwards the
-        embedding is a site.
-        """
-        length = present.sum(dim=1)
-        if self.training:
-            return both_ways_of_words(self.onward, self.back, embedding, tokens, length)
-        return both_ways(self.onward, self.back, embedding(tokens), length)
+        """The states at every token."""
+        return both_ways(self.onward, self.back, embedding(tokens), present.sum(dim=1))
 
     def ends(self, states: States, present: Mask) -> Float[Tensor, "row width"]:
         """The last state of each direction, side by side."""
@@ -71,7 +66,19 @@ class AttentionPooling(nn.Module):
         return (weights[:, None] @ states).squeeze(1)
 
 
-class SingleBiLSTM(nn.Module):
+class Classifier(nn.Module):
+    """A model of words, as it is trained and asked where nobody edits it."""
+
+    def loss(self, given: Given, target: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        """Mean cross-entropy of the answers to what `forward` takes."""
+        return cross_entropy(self(**given), target)
+
+    def answers(self, given: Given) -> Float[Tensor, "row class"]:
+        """The logits of the classes."""
+        return self(**given)
+
+
+class SingleBiLSTM(Classifier):
     """logits = A c, c the pooled states of the text."""
 
     def __init__(self, embedding: Vectors, width: int, classes: int) -> None:
@@ -88,7 +95,7 @@ class SingleBiLSTM(nn.Module):
         return self.answer(self.pooling(states, attended, None))
 
 
-class PairBiLSTM(nn.Module):
+class PairBiLSTM(Classifier):
     """logits = F tanh(A c + B q): c the pooled states of the text, q the last states of the question."""
 
     def __init__(self, embedding: Vectors, width: int, classes: int) -> None:
@@ -116,3 +123,14 @@ class PairBiLSTM(nn.Module):
         states = self.states(self.reader(self.embedding, tokens, present))
         context = self.pooling(states, attended, question)
         return self.answer((self.pooled(context) + self.asked(question)).tanh())
+
+    def loss(self, given: Given, target: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+        """Of a small model, by a kernel that reads real tokens only."""
+        return pair_loss(self, given, target) if self._compiles() else super().loss(given, target)
+
+    def answers(self, given: Given) -> Float[Tensor, "row class"]:
+        """Of a small model, by the same kernel: without sites, and without slopes."""
+        return pair_logits(self, given) if self._compiles() else super().answers(given)
+
+    def _compiles(self) -> bool:
+        return suits(self.reader.onward, self.embedding.weight)

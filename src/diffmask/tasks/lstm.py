@@ -20,27 +20,19 @@ SMALL = 64
 def both_ways(onward: nn.LSTM, back: nn.LSTM, embedded: Embedded, length: Length) -> States:
     """What the one has read up to each token from the first, and beside it the other from the row's last.
 
-    Behind a row's length the states mean nothing.
+    Behind a row's length the states mean nothing. By the compiled kernel where the LSTMs are frozen: it knows no slopes
+    of weights.
     """
-    if not _suits(onward, embedded):
+    if recurrent(onward, back).requires_grad or not suits(onward, embedded):
         read, _ = onward(embedded)
         read_back, _ = back(turned(embedded, length))
         return torch.cat([read, turned(read_back, length)], dim=-1)
-    place = torch.arange(embedded.shape[0] * embedded.shape[1]).view(embedded.shape[:2])
-    return _row_by_row(onward, back, embedded.flatten(0, 1), place, length)
+    inputs = entering(onward, back, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
+    return _Recurrence.apply(inputs, length, recurrent(onward, back)).flatten(-2)
 
 
-def both_ways_of_words(
-    onward: nn.LSTM, back: nn.LSTM, embedding: nn.Embedding, tokens: Int[Tensor, "row token"], length: Length
-) -> States:
-    """The same of words, which enter the gates by E W: of few words that is one small product, whatever they are in."""
-    if not _suits(onward, embedding.weight):
-        return both_ways(onward, back, embedding(tokens), length)
-    return _row_by_row(onward, back, embedding.weight, tokens, length)
-
-
-def _suits(lstm: nn.LSTM, inputs: Tensor) -> bool:
-    """Whether the compiled kernel serves."""
+def suits(lstm: nn.LSTM, inputs: Tensor) -> bool:
+    """Whether a compiled kernel serves."""
     small = lstm.hidden_size <= SMALL and lstm.hidden_size % 4 == 0
     return small and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and compiles()
 
@@ -60,56 +52,46 @@ def turned(states: States, length: Length) -> States:
     return states.gather(1, order.expand_as(states))
 
 
-def _row_by_row(
-    onward: nn.LSTM, back: nn.LSTM, inputs: Float[Tensor, "place size"], place: Int[Tensor, "row token"], length: Length
-) -> States:
-    """Both directions by one product of all inputs, then the recurrence by the compiled kernel."""
-    return _BothWays.apply(inputs, place.contiguous(), length, *onward.all_weights[0], *back.all_weights[0]).flatten(-2)
+def entering(onward: nn.LSTM, back: nn.LSTM, vectors: Float[Tensor, "place size"]) -> Float[Tensor, "place gate"]:
+    """What vectors add to the gates of both, [way, i f z o, width] in a row."""
+    (weight, _, bias, bias_too), (back_weight, _, back_bias, back_bias_too) = onward.all_weights[0], back.all_weights[0]
+    biases = torch.cat([bias + bias_too, back_bias + back_bias_too])
+    return torch.addmm(biases, vectors, torch.cat([weight, back_weight]).T)
 
 
-class _BothWays(torch.autograd.Function):
-    """From inputs [place, size] and the weights of both LSTMs to states [row, token, way, width].
+def recurrent(onward: nn.LSTM, back: nn.LSTM) -> Float[Tensor, "way gate width"]:
+    """What the states before add to the gates."""
+    return torch.stack([onward.all_weights[0][1], back.all_weights[0][1]])
 
-    One function with all of its slopes: of a small model, a graph of many small steps would take longer than the work.
-    """
+
+class _Recurrence(torch.autograd.Function):
+    """From inputs [row, token, way, 4 width] to states [row, token, way, width], by the compiled kernel."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, place: Tensor, length: Tensor, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, inputs: Tensor, length: Tensor, weight: Tensor) -> Tensor:
         from diffmask.tasks import lstm_kernel
 
-        weight, recurrent, bias, bias_too = (torch.cat(pair) for pair in zip(weights[:4], weights[4:], strict=True))
-        width, slots = recurrent.shape[-1], int(length.sum()) + len(length) + 1
-        gates = torch.addmm(bias + bias_too, inputs, weight.T).view(-1, 2, 4 * width)
-        recurrent = recurrent.view(2, 4 * width, width)
-        memory = [inputs.new_empty(slots, 2, size * width) for size in (4, 1, 1)]
-        shown = inputs.new_zeros(*place.shape, 2, width)
-        given = (gates, place, length, recurrent.transpose(1, 2).contiguous())
-        fill = lstm_kernel.forward(width)
-        fill(*_arrays(*given), lstm_kernel.Memory(*_arrays(*memory)), *_arrays(shown))
-        ctx.save_for_backward(inputs, place, length, weight, recurrent, *memory)
-        return shown
+        row, token, way, gate = inputs.shape
+        memory = [inputs.new_zeros(row, way, token + 2, size) for size in (gate, gate // 4, gate // 4)]
+        given = arrays(inputs.contiguous(), length, weight.transpose(1, 2).contiguous())
+        lstm_kernel.read_rows(*given, lstm_kernel.Memory(*arrays(*memory)), lstm_kernel.size_of(gate // 4))
+        ctx.save_for_backward(length, weight, *memory)
+        return memory[-1][:, :, 1:-1].transpose(1, 2).contiguous()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         from diffmask.tasks import lstm_kernel
 
-        inputs, place, length, weight, recurrent, *memory = ctx.saved_tensors
+        length, weight, *memory = ctx.saved_tensors
         gates, _, states = memory
-        of_gates, of_inputs = torch.empty_like(gates), gates.new_zeros(len(inputs), *gates.shape[1:])
-        given = (slopes.contiguous(), place, length, recurrent)
-        fill = lstm_kernel.backward(recurrent.shape[-1])
-        fill(*_arrays(*given), lstm_kernel.Memory(*_arrays(*memory)), *_arrays(of_gates, of_inputs))
-        summed = of_inputs.flatten(1)
-        of_embedded = summed @ weight if ctx.needs_input_grad[0] else None
-        if not any(ctx.needs_input_grad[3:]):
-            return of_embedded, *[None] * 10
-        of_weight, of_bias = (summed.T @ inputs).chunk(2), summed.sum(dim=0).chunk(2)
-        # A token's gates have seen the state beside it: to its left, or to its right.
-        of_recurrent = of_gates[1:, 0].T @ states[:-1, 0], of_gates[:-1, 1].T @ states[1:, 1]
-        ways = zip(of_weight, of_recurrent, of_bias, of_bias, strict=True)
-        return of_embedded, None, None, *(slope for way in ways for slope in way)
+        of_states, of_gates = torch.zeros_like(states), torch.zeros_like(gates)
+        of_states[:, :, 1:-1] = slopes.transpose(1, 2)
+        of_both, size = arrays(of_states, of_gates), lstm_kernel.size_of(weight.shape[-1])
+        lstm_kernel.trace_rows_back(*arrays(length, weight), lstm_kernel.Memory(*arrays(*memory)), *of_both, size)
+        return of_gates[:, :, 1:-1].transpose(1, 2), None, None
 
 
-def _arrays(*tensors: Tensor) -> list[Any]:
+def arrays(*tensors: Tensor) -> list[Any]:
+    """The same numbers as numpy's."""
     return [tensor.detach().numpy() for tensor in tensors]

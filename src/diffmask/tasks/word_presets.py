@@ -45,7 +45,7 @@ def _babi(task: int) -> Preset:
         generate=partial(babi_world.load, task=task),
         metric="accuracy",
         selection="accuracy",
-        training=WordTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=20, by_length=False),
+        training=WordTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=100, by_length=False),
         size=50,
         width=32,
         classes=36,

@@ -67,6 +67,8 @@ class WordTraining:
             if (begun and epoch - gained >= self.patience) or scores[-1] >= 1.0:
                 break
         model.load_state_dict(kept)
+        for value in model.parameters():
+            value.data, value.grad = value.detach().clone(), None
         model.eval().requires_grad_(False)
         return scores
 
@@ -76,8 +78,8 @@ class WordTraining:
         cut = batches_of_one_length if self.by_length else batches_of_any_length
         rows, total = task.data["train"], 0.0
         for batch in cut(rows, self.batch_size, source):
-            optimizer.zero_grad()
-            loss = cross_entropy(task.logits(batch), batch.target)
+            optimizer.zero_grad(set_to_none=False)
+            loss = task.loss(batch)
             loss.backward()
             optimizer.step()
             total += len(batch) * loss.item()
@@ -91,7 +93,28 @@ class WordTraining:
     def _groups(self, model: nn.Module) -> list[dict[str, Any]]:
         free = [value for name, value in model.named_parameters() if name.startswith("pooling.") and _single(model)]
         decayed = [value for value in model.parameters() if not any(value is other for other in free)]
-        return [{"params": decayed, "weight_decay": self.weight_decay}, {"params": free, "weight_decay": 0.0}]
+        return [
+            {"params": [as_one(values)], "weight_decay": decay}
+            for values, decay in ((decayed, self.weight_decay), (free, 0.0))
+            if values
+        ]
+
+
+def as_one(values: list[nn.Parameter]) -> nn.Parameter:
+    """One vector that all of them become parts of, and their slopes of its slope: one step in place of many small ones.
+
+    >>> first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(1, 1))
+    >>> whole = as_one([first, second])
+    >>> (3 * second).sum().backward()
+    >>> whole.grad
+    tensor([0., 0., 3.])
+    """
+    whole = nn.Parameter(torch.cat([value.detach().flatten() for value in values]))
+    whole.grad = torch.zeros_like(whole)
+    sizes = [value.numel() for value in values]
+    for value, part, slope in zip(values, whole.detach().split(sizes), whole.grad.split(sizes), strict=True):
+        value.data, value.grad = part.view_as(value), slope.view_as(value)
+    return whole
 
 
 def batches_of_one_length(data: Batch, size: int, source: torch.Generator) -> Iterator[Batch]:
@@ -130,7 +153,7 @@ def logits_by_length(task: Any, batch: Batch, size: int = 512) -> Float[Tensor, 
     length = batch.present.sum(dim=1)
     order = length.argsort(stable=True)
     cuts = _cuts(length[order].tolist(), size)
-    parts = [task.logits(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
+    parts = [task.answers(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
     return torch.cat(parts)[order.argsort()]
 
 

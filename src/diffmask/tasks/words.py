@@ -13,7 +13,7 @@ from diffmask.data.worded import MASK, PAD, Vocabulary, Worded
 from diffmask.errors import TaskError
 from diffmask.hooks import Site
 from diffmask.task import Task
-from diffmask.tasks.bilstm import PairBiLSTM, SingleBiLSTM
+from diffmask.tasks.bilstm import Classifier
 from diffmask.tasks.scoring import SCORES
 from diffmask.tasks.word_training import logits_by_length
 
@@ -35,7 +35,7 @@ class WordClassification(Task):
         recipe: "BiLSTM",
         vocabulary: Vocabulary,
         names: Sequence[str],
-        model: SingleBiLSTM | PairBiLSTM,
+        model: Classifier,
         data: Mapping[str, Batch],
     ) -> None:
         super().__init__(model, {"embedding": Site("embedding"), "states": Site("states")}, data)
@@ -43,8 +43,25 @@ class WordClassification(Task):
 
     def logits(self, batch: Batch) -> Float[Tensor, "row class"]:
         """One pass of the model, in whatever mode it is."""
+        return self.model(**self._given(batch))
+
+    def loss(self, batch: Batch) -> Float[Tensor, ""]:
+        """The mean cross-entropy of a batch, to learn from."""
+        return self.classifier.loss(self._given(batch), batch.target)
+
+    def answers(self, batch: Batch) -> Float[Tensor, "row class"]:
+        """The logits, where nobody edits the model or asks for slopes: faster."""
+        return self.classifier.answers(self._given(batch))
+
+    @property
+    def classifier(self) -> Classifier:
+        """The model, which here is one of words."""
+        assert isinstance(self.model, Classifier)
+        return self.model
+
+    def _given(self, batch: Batch) -> dict[str, Tensor]:
         attended = batch.present & (batch.tokens >= MASK)
-        return self.model(batch.tokens, batch.present, attended, **batch.inputs)
+        return {"tokens": batch.tokens, "present": batch.present, "attended": attended, **batch.inputs}
 
     def forward(self, batch: Batch) -> Scored:
         """One pass of the model."""
