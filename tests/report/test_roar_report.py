@@ -7,7 +7,7 @@ import pytest
 
 from diffmask.record import Record, write_json, write_jsonl
 from diffmask.report import Run, render
-from diffmask.report.roar import draw, roar_picture, roar_tables, write_roar
+from diffmask.report.roar import draw, read_roar, write_roar
 from diffmask.report.roar_curves import percent, roar_areas, roar_curves
 
 
@@ -91,7 +91,8 @@ def test_panels_are_data_sets_by_models_and_variants() -> None:
 
 def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
     folder = both_models(tmp_path)
-    (first, second), picture = roar_tables(folder), roar_picture(folder)
+    run = read_roar(folder)
+    (first, second), picture = run.tables(), run.picture()
     assert (first.title, second.title) == ("babi-1, bilstm: Recursive", "babi-1, bert: Recursive")
     name, points, racu = first.lines[1]
     assert name == "Gradient" and [round(100 * point.mean) for point in points] == [100, 25, 15]
@@ -104,4 +105,4 @@ def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
 def test_a_run_without_roar_writes_nothing(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "records.jsonl", records()[:1])
     assert not write_roar(tmp_path)
-    assert not roar_tables(tmp_path) and not roar_picture(tmp_path)
+    assert not read_roar(tmp_path).tables() and not read_roar(tmp_path).picture()

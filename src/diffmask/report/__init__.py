@@ -8,7 +8,7 @@ from typing import Any
 
 from diffmask.errors import InputError
 from diffmask.record import write_text
-from diffmask.report.roar import roar_picture, roar_tables
+from diffmask.report.roar import read_roar
 
 EXPLAINED_METRICS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
@@ -72,9 +72,10 @@ def render(run: Run) -> str:
     )
     environment.filters["share"] = share
     environment.filters["figure"] = figure
-    tables = roar_tables(run.folder)
-    picture = roar_picture(run.folder) if tables else ""
-    return environment.get_template("run.html").render(run=run, meaning=EXPLAINED_METRICS, roar=tables, picture=picture)
+    roar = read_roar(run.folder)
+    return environment.get_template("run.html").render(
+        run=run, meaning=EXPLAINED_METRICS, roar=roar.tables(), picture=roar.picture()
+    )
 
 
 def share(scores: list[float]) -> list[float]:

@@ -8,6 +8,7 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from diffmask.bootstrap import Spread
 from diffmask.record import Record, read_jsonl, write_text
 from diffmask.report.roar_curves import (
     Panels,
+    RoarArea,
     RoarCurve,
     columns_of,
     performance_table,
@@ -35,21 +37,6 @@ COLOURS = {
 """As published."""
 
 
-def write_roar(folder: str | Path) -> list[Path]:
-    """Write `plots/roar.png` and `.pdf`, `tables/racu.tex` and `performance.tex`; nothing where there is no ROAR."""
-    home = Path(folder)
-    records, panels = _measured(home)
-    curves = roar_curves(records, panels)
-    if not curves:
-        return []
-    tables = {"racu": racu_table(roar_areas(records, panels)), "performance": performance_table(records, panels)}
-    written = []
-    for name, text in tables.items():
-        written.append(home / "tables" / f"{name}.tex")
-        write_text(written[-1], text)
-    return [*written, *_save(draw(curves), home / "plots" / "roar")]
-
-
 @dataclass(frozen=True)
 class RoarTable:
     """The curves of one panel for a page: a line a method, in percent, with its RACU where it has one."""
@@ -59,42 +46,69 @@ class RoarTable:
     lines: tuple[tuple[str, tuple[Spread, ...], Spread | None], ...]
 
 
-def roar_tables(folder: str | Path) -> list[RoarTable]:
-    """A table for each panel of the figure; none where there is no ROAR."""
-    records, panels = _measured(Path(folder))
-    curves = roar_curves(records, panels)
-    areas = {(area.data, area.model, area.variant, area.method): area.racu for area in roar_areas(records, panels)}
-    found = []
-    for data in dict.fromkeys(curve.data for curve in curves):
-        for (model, variant), heading in columns_of(curves).items():
-            here = [curve for curve in curves if (curve.data, curve.model, curve.variant) == (data, model, variant)]
-            lines = tuple(
-                (title(curve.method), curve.points, areas.get((data, model, variant, curve.method))) for curve in here
-            )
-            if here:
-                found.append(RoarTable(f"{data}, {heading}", here[0].at, lines))
-    return found
+@dataclass(frozen=True)
+class RoarRun:
+    """What a run found by ROAR; its curves are drawn from seeds once, whatever is made of them."""
+
+    records: Sequence[Record]
+    panels: Panels
+
+    @cached_property
+    def curves(self) -> list[RoarCurve]:
+        """Every curve; none where there is no ROAR."""
+        return roar_curves(self.records, self.panels)
+
+    @cached_property
+    def areas(self) -> list[RoarArea]:
+        """Every RACU."""
+        return roar_areas(self.records, self.panels)
+
+    def tables(self) -> list[RoarTable]:
+        """A table for each panel of the figure."""
+        racu = {(area.data, area.model, area.variant, area.method): area.racu for area in self.areas}
+        found = []
+        for data in dict.fromkeys(curve.data for curve in self.curves):
+            for (model, variant), heading in columns_of(self.curves).items():
+                here = [one for one in self.curves if (one.data, one.model, one.variant) == (data, model, variant)]
+                lines = tuple(
+                    (title(curve.method), curve.points, racu.get((data, model, variant, curve.method)))
+                    for curve in here
+                )
+                if here:
+                    found.append(RoarTable(f"{data}, {heading}", here[0].at, lines))
+        return found
+
+    def picture(self) -> str:
+        """The figure as the address of a picture that stands in the page itself; empty without ROAR, or matplotlib."""
+        if not self.curves or find_spec("matplotlib") is None:
+            return ""
+        from matplotlib import rc_context
+
+        drawn = io.BytesIO()
+        # Without a date and random names the same run gives the same page.
+        with rc_context({"svg.hashsalt": "roar"}):
+            draw(self.curves).savefig(drawn, format="svg", metadata={"Date": None})
+        return f"data:image/svg+xml;base64,{b64encode(drawn.getvalue()).decode()}"
 
 
-def roar_picture(folder: str | Path) -> str:
-    """The figure as the address of a picture that stands in the page itself; empty without ROAR, or matplotlib."""
-    curves = roar_curves(*_measured(Path(folder)))
-    if not curves or find_spec("matplotlib") is None:
-        return ""
-    from matplotlib import rc_context
-
-    drawn = io.BytesIO()
-    # Without a date and random names the same run gives the same page.
-    with rc_context({"svg.hashsalt": "roar"}):
-        draw(curves).savefig(drawn, format="svg", metadata={"Date": None})
-    return f"data:image/svg+xml;base64,{b64encode(drawn.getvalue()).decode()}"
-
-
-def _measured(home: Path) -> tuple[list[Record], Panels]:
-    """The records of a run, and its tasks as data sets and models."""
-    records, manifest = home / "records.jsonl", home / "manifest.json"
+def read_roar(folder: str | Path) -> RoarRun:
+    """The ROAR of the run in a folder."""
+    records, manifest = Path(folder) / "records.jsonl", Path(folder) / "manifest.json"
     panels = json.loads(manifest.read_text()).get("panels", {}) if manifest.is_file() else {}
-    return read_jsonl(records) if records.is_file() else [], panels
+    return RoarRun(read_jsonl(records) if records.is_file() else [], panels)
+
+
+def write_roar(folder: str | Path) -> list[Path]:
+    """Write `plots/roar.png` and `.pdf`, `tables/racu.tex` and `performance.tex`; nothing where there is no ROAR."""
+    home, run = Path(folder), read_roar(folder)
+    if not run.curves:
+        return []
+    tables = {"racu": racu_table(run.areas), "performance": performance_table(run.records, run.panels)}
+    written = []
+    for name, text in tables.items():
+        written.append(home / "tables" / f"{name}.tex")
+        write_text(written[-1], text)
+    return [*written, *_save(draw(run.curves), home / "plots" / "roar")]
 
 
 def draw(curves: Sequence[RoarCurve]) -> Any:
