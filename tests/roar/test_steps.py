@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from diffmask.answer import Scored
 from diffmask.batch import Attribution, Batch
 from diffmask.bench import Bench
-from diffmask.errors import TaskError
+from diffmask.errors import RecipeError, TaskError
 from diffmask.evaluate.roar import RecursiveRoar, Roar
 from diffmask.explainer import Explainer, Method
 from diffmask.hooks import Site
@@ -203,6 +203,17 @@ def test_a_curve_by_count_has_a_name_of_its_own_and_no_areas(bench: Bench) -> No
     assert [(record.metric, record.at) for record in records] == [
         ("recursive_roar_count_score", float(count)) for count in (0, 1, 2)
     ]
+
+
+def test_the_published_points_are_those_where_none_are_given() -> None:
+    assert Roar().points == (0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100)
+    assert RecursiveRoar(strategy="count").points == (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+
+
+@pytest.mark.parametrize("amounts", [(0,), (10, 20), (0, 20, 10), (0, 10, 10)])
+def test_amounts_that_are_no_curve_are_refused(amounts: tuple[int, ...]) -> None:
+    with pytest.raises(RecipeError, match="do not rise from 0"):
+        Roar(amounts=amounts)
 
 
 def test_the_parts_make_all_that_the_evaluation_needs(bench: Bench) -> None:

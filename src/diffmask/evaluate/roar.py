@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 from diffmask.area import Areas, areas
 from diffmask.bench import Bench
 from diffmask.board import Measure
+from diffmask.errors import RecipeError
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
 from diffmask.methods.constant import Random
@@ -32,26 +33,35 @@ class RemoveAndRetrain(Evaluation, ABC):
 
     strategy: Strategy = "quantile"
     """Percent of the tokens that may be masked, or so many of them."""
-    amounts: tuple[int, ...] = tuple(range(0, 101, 10))
-    """Points of the curve, from 0."""
+    amounts: tuple[int, ...] = ()
+    """Points of the curve, rising from 0; where none are given as published: 0 to 100 percent, or 0 to 10 tokens."""
     target: Literal["gold", "predicted"] = "gold"
     """The outcome whose importances are taken."""
     absolute: bool = True
     """Whether a token that speaks against the outcome is as important as one that speaks for it."""
+
+    def __post_init__(self) -> None:
+        if len(self.points) < 2 or self.points[0] != 0 or list(self.points) != sorted(set(self.points)):
+            raise RecipeError(f"{self.name}: amounts {list(self.points)} do not rise from 0; as in [0, 10, 20, 100]")
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """The amounts that are masked."""
+        return self.amounts or tuple(range(11) if self.strategy == "count" else range(0, 101, 10))
 
     def protocol(self) -> Protocol:
         """How tokens are removed; a recursive step is from one point of the curve to the next."""
         return Protocol(
             strategy=self.strategy,
             recursive=self.recursive,
-            step_size=min(after - before for before, after in pairwise(self.amounts)),
+            step_size=min(after - before for before, after in pairwise(self.points)),
             target=self.target,
             absolute=self.absolute,
         )
 
     def steps(self, method: Method, bench: Bench) -> list[Step]:
         """One for each point of the curve."""
-        return [Step(bench, method, self.protocol(), k) for k in self.amounts]
+        return [Step(bench, method, self.protocol(), k) for k in self.points]
 
     def parts(self, method: Method, bench: Bench) -> list[Part]:
         """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
@@ -67,7 +77,7 @@ class RemoveAndRetrain(Evaluation, ABC):
         curve = [step.score() for step in self.steps(method, bench)]
         counted = self.strategy == "count"
         metric = f"{self.variant}_count_score" if counted else f"{self.variant}_score"
-        for k, point in zip(self.amounts, curve, strict=True):
+        for k, point in zip(self.points, curve, strict=True):
             yield self._record(method, bench, metric, point.score, point.rows, at=float(k))
         if method.name == "random" or counted:
             return
@@ -83,8 +93,7 @@ class RemoveAndRetrain(Evaluation, ABC):
 
     def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
         """Between two curves at this evaluation's points."""
-        span = self.amounts[-1] - self.amounts[0]
-        return areas(measure=curve, random=random, at=[(k - self.amounts[0]) / span for k in self.amounts])
+        return areas(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
 
     def _record(
         self, method: Method, bench: Bench, metric: str, value: float, rows: int, at: float | None = None
