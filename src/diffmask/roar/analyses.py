@@ -141,8 +141,7 @@ def permuted_score(step: Step) -> float:
     seed, task = step.bench.seed, step.bench.task()
     shuffled = task.retrain(permuted(task.data, seed), seed)
     explainer = step.method.fit(shuffled, seed)
-    masked = step.masked_by(
-        {split: explainer(batch, batch.target).scores for split, batch in shuffled.data.items()}, shuffled.data
-    )
+    scores = {split: step.ranked(explainer(batch, batch.target).scores) for split, batch in shuffled.data.items()}
+    masked = step.masked_by(scores, shuffled.data)
     again = shuffled.retrain(masked, seed)
     return again.quality(again.data["test"])

@@ -158,12 +158,15 @@ class Step(Part):
         for split, batch in task.data.items():
             start = time.perf_counter()
             wanted = batch.target if self.protocol.target == "gold" else None
-            scores = explainer(batch, wanted).scores
-            found[split] = scores.abs() if self.protocol.absolute else scores
+            found[split] = self.ranked(explainer(batch, wanted).scores)
             seconds[split] = time.perf_counter() - start
         return Artefact(
             found, {"seconds": seconds, "cost": asdict(explainer.cost), "fit_seconds": explainer.fit_cost.seconds}
         )
+
+    def ranked(self, scores: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
+        """A method's scores as tokens are ranked by: without their sign, unless the protocol minds it."""
+        return scores.abs() if self.protocol.absolute else scores
 
     def score(self) -> "Score":
         """The model's own score on the masked test rows."""
