@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from diffmask.batch import Batch, ranking
 from diffmask.methods.integrated_gradient import IntegratedGradient
-from diffmask.roar.steps import Step
+from diffmask.roar.steps import Masks, Step
 from diffmask.task import Task
 from diffmask.tasks.scoring import accuracy
 from diffmask.training import generator
@@ -87,9 +87,7 @@ def majority(train: Int[Tensor, " text"], rows: int, classes: int) -> Float[Tens
     return one_hot(train.mode().values, classes).float().expand(rows, -1)
 
 
-def mask_position_leak(
-    masks: Mapping[str, Bool[Tensor, "row token"]], data: Mapping[str, Batch], seed: int = 0, steps: int = 300
-) -> float:
+def mask_position_leak(masks: Masks, data: Mapping[str, Batch], seed: int = 0, steps: int = 300) -> float:
     """Test accuracy of a linear classifier that sees where the masks are, and the length, and no word.
 
     What it tells above the majority class, a retrained model could read from the masks too.

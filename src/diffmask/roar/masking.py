@@ -45,7 +45,7 @@ def with_masks(batch: Batch, masked: Mask, mask_token: int) -> Batch:
     return replace(batch, tokens=batch.tokens.masked_fill(masked, mask_token))
 
 
-def random_importances(data: Mapping[str, Batch], seed: int) -> dict[str, Float[Tensor, "row token"]]:
+def random_importances(data: Mapping[str, Batch], seed: int) -> dict[str, Float[Tensor, "_row _token"]]:
     """U(0, 1) for every token of every split, and with it the published random masks: numpy's numbers, in its order.
 
     Test rows are few: of another draw, a share of 1,000 rows has a standard error of 1.5 points.

@@ -22,7 +22,9 @@ from diffmask.roar.masking import Strategy, most_important, number_to_mask, rand
 from diffmask.store import Artefact
 from diffmask.task import Task
 
-Masks = Mapping[str, Bool[Tensor, "row token"]]
+# Splits have sizes of their own: an axis that begins with _ is not compared with others of its name.
+Masks = Mapping[str, Bool[Tensor, "_row _token"]]
+Scores = Mapping[str, Float[Tensor, "_row _token"]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +103,7 @@ class Step(Part):
         found = self._top(self.parent.importances(), self.bench.task().data, self.parent.masks())
         return Artefact(found, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
 
-    def _top(self, scores: Mapping[str, Float[Tensor, "row token"]], data: Mapping[str, Batch], before: Masks) -> Masks:
+    def _top(self, scores: Scores, data: Mapping[str, Batch], before: Masks) -> Masks:
         found = {}
         for split, batch in data.items():
             maskable = self.bench.task().primary(batch)
@@ -109,9 +111,7 @@ class Step(Part):
             found[split] = most_important(scores[split], maskable, before[split], number)
         return found
 
-    def masked_by(
-        self, scores: Mapping[str, Float[Tensor, "row token"]], data: Mapping[str, Batch]
-    ) -> dict[str, Batch]:
+    def masked_by(self, scores: Scores, data: Mapping[str, Batch]) -> dict[str, Batch]:
         """Other data masked by other importances, as much as in this step."""
         nothing = {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
         token = self._mask_token()
@@ -144,7 +144,7 @@ class Step(Part):
         kept = self.bench.store.get_or_make("retrained", self.model_digest(), make)
         return with_model(self.bench.task(), kept, data)
 
-    def importances(self) -> Mapping[str, Float[Tensor, "row token"]]:
+    def importances(self) -> Scores:
         """How important the step's model holds each token of its data; kept, and shared by all that follow."""
         kept = self.bench.store.get_or_make("importance", self.importance_digest(), self._importances)
         return kept.tensors
