@@ -112,7 +112,8 @@ class Scratch(NamedTuple):
     of_hidden: Floats
     of_gates: Floats
     of_states: Floats
-    total: Floats
+    asked_for: Floats
+    """U q, with the biases of the attention."""
 
 
 @in_any_order
@@ -137,7 +138,7 @@ def scratch_for(tokens: int, words: int, size: Size) -> Scratch:
         np.empty_like(hidden),
         np.empty((longest + 2, 4 * width), np.float32),
         np.empty((2, longest + 2, width), np.float32),
-        np.empty(2 * width, np.float32),
+        np.empty(width, np.float32),
     )
 
 
@@ -145,7 +146,7 @@ def scratch_for(tokens: int, words: int, size: Size) -> Scratch:
 def attend(model: Pair, length: int, attended: Bools, question: Floats, kept: Scratch, size: Size) -> None:
     """Fills hidden and alpha; a token that may not be attended to has none."""
     width = 4 * len(size)
-    asked, alpha, states = kept.total, kept.alpha, kept.text.states
+    asked, alpha, states = kept.asked_for, kept.alpha, kept.text.states
     for j in range(width):
         asked[j] = model.attention_bias[j]
     add_product(asked, question, model.attention.turned, 2 * width, width)

@@ -29,8 +29,9 @@ def pair_logits(model: "PairBiLSTM", given: Given) -> Float[Tensor, "row class"]
 
     learned, texts = _learned(model), pair_kernel.Texts(*arrays(*_texts(given)))
     rows = _rows(learned, len(texts.tokens))
+    _, _, _, logits, *_ = rows
     pair_kernel.answers(_pair(learned), texts, pair_kernel.Rows(*arrays(*rows)), _size(learned))
-    return rows[LOGITS]
+    return logits
 
 
 def _texts(given: Given) -> list[Tensor]:
@@ -88,10 +89,6 @@ def _pair(learned: tuple[Tensor, ...]) -> Any:
         *map(linear, (pooled, asked, answer)),
         *arrays(*biases),
     )
-
-
-LOGITS = 3
-"""The place of logits among what is computed once a row."""
 
 
 def _rows(learned: tuple[Tensor, ...], count: int) -> list[Tensor]:
