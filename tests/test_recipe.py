@@ -45,6 +45,13 @@ def test_every_choice_is_in_the_digest() -> None:
     assert len({Sample().digest, Sample(width=4).digest, Sample(rates=(0.2,)).digest, Sample(site="x").digest}) == 4
 
 
+def test_a_new_revision_has_a_new_digest_and_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, text = Sample().digest, Sample().to_dict()
+    monkeypatch.setattr(Sample, "revision", 1)
+    assert Sample().digest != before
+    assert Sample().to_dict() == text
+
+
 def test_the_label_tells_what_differs_from_the_defaults_except_the_site() -> None:
     assert Sample().label == "sample"
     assert Sample(width=5, site="h", rates=(0.5,)).label == "sample (rates=[0.5], width=5)"

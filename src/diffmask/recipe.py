@@ -16,6 +16,8 @@ class Recipe:
 
     kind: ClassVar[str]
     name: ClassVar[str]
+    revision: ClassVar[int] = 0
+    """Raised when the same choices come to give other numbers: what a store holds from before is not found again."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only: what a YAML file would say."""
@@ -24,7 +26,7 @@ class Recipe:
     @property
     def digest(self) -> str:
         """A name for these exact choices, the same on every machine."""
-        return digest_of([self.kind, self.to_dict()])
+        return digest_of([self.kind, self.to_dict(), *([self.revision] if self.revision else [])])
 
     @property
     def label(self) -> str:

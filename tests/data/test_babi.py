@@ -50,7 +50,12 @@ def test_evidence_are_the_words_of_the_supporting_facts() -> None:
     told = [word for word, needed in zip(text.words, text.evidence, strict=True) if needed]
     assert told == ["Mary", "went", "back", "to", "the", "garden"]
     assert text.pair == ("Where", "is", "Mary")
-    assert babi.LOCATIONS[text.label] == "garden"
+    assert babi.OUTCOMES[text.label] == "garden"
+
+
+def test_a_place_has_its_published_number_among_the_outcomes() -> None:
+    assert len(set(babi.OUTCOMES)) == 36
+    assert [babi.OUTCOMES.index(place) for place in babi.LOCATIONS] == [8, 29, 33, 21, 32, 24]
 
 
 def test_the_files_have_the_published_sizes_and_vocabulary() -> None:

@@ -23,7 +23,7 @@ from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
 from diffmask.tasks.lstm import both_ways
 from diffmask.tasks.scoring import auroc, macro_f1
 from diffmask.tasks.word_recipes import BiLSTM
-from diffmask.tasks.word_training import batches_of_any_length, batches_of_one_length
+from diffmask.tasks.word_training import batches_of_any_length, batches_of_one_length, loader_draws
 from diffmask.tasks.words import WordClassification, encode
 from diffmask.training import generator
 
@@ -70,7 +70,7 @@ def test_a_seed_begins_with_the_published_weights() -> None:
     vectors = [np.random.randn(50) for _ in range(24)]  # None for padding.
     torch.manual_seed(3)
     text, question, of_text, of_question, score, *_ = published_modules()
-    model = SMALL.model(words=25, paired=True, seed=3)
+    model, _ = SMALL.begin(words=25, classes=36, paired=True, seed=3)
     assert isinstance(model, PairBiLSTM)
     for embedding in (model.embedding, model.question_embedding):
         torch.testing.assert_close(embedding.weight, torch.tensor(np.vstack([np.zeros(50), *vectors])).float())
@@ -92,10 +92,25 @@ def test_a_retrained_model_begins_with_the_published_second_weights() -> None:
     for _ in range(3):  # Loaders of three splits, each of which draws a seed for its worker.
         iter(DataLoader([0.0]))  # type: ignore[arg-type]  # a list will do
     text = nn.LSTM(50, 32, batch_first=True, bidirectional=True)
-    model = SMALL.model(words=25, paired=True, seed=3, earlier=1)
+    model, _ = SMALL.begin(words=25, classes=36, paired=True, seed=3, earlier=1)
     assert isinstance(model, PairBiLSTM)
     torch.testing.assert_close(model.embedding.weight[1:], torch.tensor(second_vectors).float())
     torch.testing.assert_close(model.reader.onward.weight_ih_l0, text.weight_ih_l0, rtol=0, atol=0)
+
+
+def test_a_seed_sees_the_published_batches() -> None:
+    rows = encode([Worded((f"w{place}",), (), 0) for place in range(130)], Vocabulary(("",) * 5))
+    rows = replace(rows, target=torch.arange(130))
+    torch.manual_seed(3)
+    published_modules()
+    loaders = DataLoader(range(130), batch_size=50, shuffle=True), DataLoader(range(40))  # type: ignore[arg-type]
+    _, source = SMALL.begin(words=25, classes=36, paired=True, seed=3)
+    for _epoch in range(3):
+        batches = list(batches_of_any_length(rows, 50, source))
+        for published, own in zip(loaders[0], batches, strict=True):
+            assert own.target.tolist() == published.tolist()
+        iter(loaders[1])
+        loader_draws(source)
 
 
 def published_modules() -> list[Any]:
@@ -106,7 +121,7 @@ def published_modules() -> list[Any]:
 
 
 def test_the_two_embeddings_of_a_pair_are_learned_apart() -> None:
-    model = SMALL.model(words=25, paired=True, seed=0)
+    model, _ = SMALL.begin(words=25, classes=36, paired=True, seed=0)
     assert isinstance(model, PairBiLSTM)
     assert model.embedding.weight.data_ptr() != model.question_embedding.weight.data_ptr()
     assert model.embedding.weight.requires_grad and model.embedding.padding_idx == 0
@@ -164,18 +179,18 @@ def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> Non
 
 def test_a_model_that_knows_nothing_yet_is_waited_for_to_the_end() -> None:
     still = replace(SMALL.training, epochs=9, patience=2, learning_rate=1e-12)
-    assert len(still.run(SMALL.build(0), seed=0)) == 9
+    assert len(still.run(SMALL.build(0), generator(0))) == 9
 
 
 def test_training_ends_without_gain_and_keeps_the_first_of_the_best_epochs() -> None:
     hasty = replace(SMALL.training, epochs=60, patience=2, learning_rate=0.02)
     fresh = SMALL.build(0)
-    scores = hasty.run(fresh, seed=0)
+    scores = hasty.run(fresh, generator(0))
     best = scores.index(max(scores))
     assert hasty.patience <= len(scores) - 1 - best < 59
     assert len(scores) < 60
     stopped = SMALL.build(0)
-    replace(hasty, epochs=best + 1).run(stopped, seed=0)
+    replace(hasty, epochs=best + 1).run(stopped, generator(0))
     assert fresh.fingerprint() == stopped.fingerprint()
 
 

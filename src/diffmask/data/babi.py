@@ -16,6 +16,14 @@ FILES = {
     3: "qa3_three-supporting-facts",
 }
 LOCATIONS = ("garden", "hallway", "kitchen", "office", "bedroom", "bathroom")
+# fmt: off
+OUTCOMES = (
+    "put", "picked", "down", ".", "travelled", "was", "football", "got", "garden", "milk", "discarded", "is",
+    "moved", "journeyed", "apple", "took", "Sandra", "before", "Mary", "Where", "John", "office", "there", "Daniel",
+    "bathroom", "went", "left", "the", "back", "hallway", "dropped", "to", "bedroom", "kitchen", "grabbed", "up",
+)
+# fmt: on
+"""Every word of the three tasks is an outcome, in the order of Madsen et al. 2022; only places are ever answers."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Question:
             evidence += [place in self.facts and word != "." for word in said]
         if self.answer not in LOCATIONS:
             raise InputError(f"'{self.answer}' is not a place of bABI's world: {', '.join(LOCATIONS)}")
-        return Worded(tuple(words), tuple(self.question.split()), LOCATIONS.index(self.answer), tuple(evidence))
+        return Worded(tuple(words), tuple(self.question.split()), OUTCOMES.index(self.answer), tuple(evidence))
 
 
 def parse(lines: Iterable[str]) -> Iterator[Question]:
@@ -83,7 +91,7 @@ def split_questions(questions: list[Question], test: list[Question]) -> WordedDa
         train=[questions[index].worded() for index in order[held_out:]],
         valid=[questions[index].worded() for index in order[:held_out]],
         test=[question.worded() for question in test],
-        names=LOCATIONS,
+        names=OUTCOMES,
     )
 
 

@@ -11,6 +11,7 @@ import torch
 
 from diffmask.batch import Batch
 from diffmask.bench import Bench
+from diffmask.data.worded import PAD
 from diffmask.errors import InputError, TaskError, nearest
 from diffmask.explainer import Method
 from diffmask.report.finding import Cell, Finding
@@ -86,7 +87,7 @@ class Behind:
         """
         task = self.task()
         test, numbers = task.data["test"], task.vocabulary.numbered()
-        word = torch.tensor([numbers[name] for name in task.names])[test.target]
+        word = torch.tensor([numbers.get(name, PAD) for name in task.names])[test.target]
         answer = (test.tokens == word[:, None]) & test.token_inputs["evidence"].bool()
         found = []
         for method in self.methods:
@@ -154,5 +155,5 @@ class Behind:
 
     def _majority(self) -> float:
         task, test = self.task(), self.task().data["test"]
-        answers = majority(task.data["train"].target, len(test), task.recipe.preset.classes or 2)
+        answers = majority(task.data["train"].target, len(test), len(task.names))
         return task.score(answers, test.target)

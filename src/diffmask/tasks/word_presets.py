@@ -33,8 +33,6 @@ class Preset:
     """Width of the embedding."""
     width: int = 128
     """Width of the LSTM, each direction."""
-    classes: int | None = None
-    """Outputs, where there are more than classes."""
     deviation: float = 1.0
     """Standard deviation of the embedding before training."""
 
@@ -48,7 +46,6 @@ def _babi(task: int) -> Preset:
         training=WordTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=100, by_length=False),
         size=50,
         width=32,
-        classes=36,
     )
 
 
@@ -79,7 +76,6 @@ SNLI = replace(
     _sentences(snli.load, partial(worded, spell=with_digits_hidden), least=3, batch_size=128),
     metric="accuracy",
     selection="accuracy",
-    classes=3,
     training=WordTraining(epochs=25, batch_size=128, learning_rate=1e-3, patience=3),
 )
 PRESETS = {

@@ -14,7 +14,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.task import Task, TaskRecipe
 from diffmask.tasks.bilstm import PairBiLSTM, SingleBiLSTM
 from diffmask.tasks.word_presets import Preset, preset
-from diffmask.tasks.word_training import WordTraining
+from diffmask.tasks.word_training import WordTraining, loader_draws
 from diffmask.tasks.words import WordClassification, encode
 
 
@@ -23,6 +23,7 @@ class BiLSTM(TaskRecipe):
     """An LSTM in both directions that pools by attention, trained from nothing."""
 
     name: ClassVar[str] = "bilstm"
+    revision: ClassVar[int] = 1
 
     data: str = "babi-1"
     """A data set's name."""
@@ -80,11 +81,13 @@ class BiLSTM(TaskRecipe):
         found = self.dataset()
         vocabulary = Vocabulary.of(found.train, self.preset.least)
         data = {name: encode(texts, vocabulary) for name, texts in found.splits().items()}
-        model = self.model(len(vocabulary), "pair" in data["train"].inputs, seed)
+        model, _ = self.begin(len(vocabulary), len(found.names), "pair" in data["train"].inputs, seed)
         return WordClassification(self, vocabulary, found.names, model, data)
 
-    def model(self, words: int, paired: bool, seed: int, earlier: int = 0) -> SingleBiLSTM | PairBiLSTM:
-        """A model as it comes from its initialisation, the first of its seed or one after `earlier` others.
+    def begin(
+        self, words: int, classes: int, paired: bool, seed: int, earlier: int = 0
+    ) -> tuple[SingleBiLSTM | PairBiLSTM, torch.Generator]:
+        """An untrained model, its seed's first or one after `earlier` others, and what orders the rows it learns from.
 
         Random numbers are drawn as published, in the same order from the same generators, so that a seed begins with
         the weights that it began with there. Only the words' vectors were dealt out in an order that nobody knows.
@@ -95,15 +98,17 @@ class BiLSTM(TaskRecipe):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             for place in range(earlier + 1):
-                if place:  # Meanwhile the three splits were read, by loaders that draw a number each.
-                    torch.empty(3, dtype=torch.int64).random_()
+                for _split in range(3 if place else 0):  # Meanwhile each was read, to be masked.
+                    loader_draws(torch.default_generator)
                 drawn = source.normal(scale=chosen.deviation, size=(words - 1, chosen.size))
                 vectors = torch.from_numpy(np.vstack([np.zeros(chosen.size), drawn])).float()
-                model = kind(vectors, chosen.width, chosen.classes or 2)
-        return model
+                model = kind(vectors, chosen.width, classes)
+            onward = torch.Generator().set_state(torch.get_rng_state())
+        return model, onward
 
     def train(self, task: Task, seed: int) -> None:
         """Train the model in place."""
         if not isinstance(task, WordClassification):
             raise TaskError(f"{type(task).__name__} is not a task of words; build it with this recipe")
-        self.training.run(task, seed)
+        _, source = self.begin(len(task.vocabulary), len(task.names), task.paired, seed)
+        self.training.run(task, source)

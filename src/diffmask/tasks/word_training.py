@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.batch import Batch
-from diffmask.training import generator, one_thread, track
+from diffmask.training import one_thread, track
 
 logger = logging.getLogger(__name__)
 
@@ -47,14 +47,15 @@ class WordTraining:
     """
 
     @one_thread()
-    def run(self, task: Any, seed: int) -> list[float]:
+    def run(self, task: Any, source: torch.Generator) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch."""
-        model, valid, source = task.model, task.data["valid"], generator(seed, "word training")
+        model, valid = task.model, task.data["valid"]
         optimizer = self.optimizer(model)
         scores: list[float] = []
         lowest, gained, begun, kept = float("inf"), 0, False, deepcopy(model.state_dict())
         for epoch in track(range(self.epochs), "train the model"):
             begun |= self._epoch(task, optimizer, source) < least_known(task.data["train"].target) - BEGUN
+            loader_draws(source)
             logits = logits_by_length(task, valid)
             scores.append(task.selection(logits, valid.target))
             loss = float(cross_entropy(logits, valid.target))
@@ -128,9 +129,19 @@ def batches_of_one_length(data: Batch, size: int, source: torch.Generator) -> It
 
 
 def batches_of_any_length(data: Batch, size: int, source: torch.Generator) -> Iterator[Batch]:
-    """The rows once, in random order."""
-    for rows in torch.randperm(len(data), generator=source).split(size):
+    """The rows once, in the random order in which torch's loader would deal them out."""
+    loader_draws(source)
+    order = torch.Generator().manual_seed(loader_draws(source))
+    for rows in torch.randperm(len(data), generator=order).split(size):
         yield data[rows].trim()
+
+
+def loader_draws(source: torch.Generator) -> int:
+    """The number that torch's loader draws whenever rows are read; where it shuffles it draws another, the order's seed.
+
+    Drawn here too, so that a training sees the batches that the published one saw at its seed.
+    """
+    return int(torch.empty((), dtype=torch.int64).random_(generator=source))
 
 
 def _cuts(lengths: list[int], size: int) -> list[int]:

@@ -59,6 +59,11 @@ class WordClassification(Task):
         assert isinstance(self.model, Classifier)
         return self.model
 
+    @property
+    def paired(self) -> bool:
+        """Whether a question comes with the text."""
+        return "pair" in self.data["train"].inputs
+
     def _given(self, batch: Batch) -> dict[str, Tensor]:
         attended = batch.present & (batch.tokens >= MASK)
         return {"tokens": batch.tokens, "present": batch.present, "attended": attended, **batch.inputs}
@@ -120,9 +125,9 @@ class WordClassification(Task):
 
         From the first one's weights it would learn to attend to the same places, and find the masks there.
         """
-        fresh = self.recipe.model(len(self.vocabulary), "pair" in data["train"].inputs, seed, earlier=1)
+        fresh, source = self.recipe.begin(len(self.vocabulary), len(self.names), self.paired, seed, earlier=1)
         task = WordClassification(self.recipe, self.vocabulary, self.names, fresh, data)
-        self.recipe.train(task, seed)
+        self.recipe.training.run(task, source)
         return task
 
 
