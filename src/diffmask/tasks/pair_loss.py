@@ -26,11 +26,12 @@ def pair_loss(model: "PairBiLSTM", given: Given, target: Int[Tensor, " row"]) ->
 def pair_logits(model: "PairBiLSTM", given: Given) -> Float[Tensor, "row class"]:
     """The logits alone."""
     from diffmask.tasks import pair_kernel
+    from diffmask.tasks.pair_parts import Rows, Texts
 
-    learned, texts = _learned(model), pair_kernel.Texts(*arrays(*_texts(given)))
+    learned, texts = _learned(model), Texts(*arrays(*_texts(given)))
     rows = _rows(learned, len(texts.tokens))
     _, _, _, logits, *_ = rows
-    pair_kernel.answers(_pair(learned), texts, pair_kernel.Rows(*arrays(*rows)), _size(learned))
+    pair_kernel.answers(_pair(learned), texts, Rows(*arrays(*rows)), _size(learned))
     return logits
 
 
@@ -69,7 +70,7 @@ def _size(learned: tuple[Tensor, ...]) -> Any:
 
 def _pair(learned: tuple[Tensor, ...]) -> Any:
     """The kernel's model."""
-    from diffmask.tasks.pair_kernel import Linear, Pair, Reading
+    from diffmask.tasks.pair_parts import Linear, Pair, Reading
 
     def linear(weight: Tensor) -> Linear:
         return Linear(*arrays(weight.contiguous(), weight.transpose(-1, -2).contiguous()))
@@ -103,6 +104,7 @@ class _PairLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, target: Tensor, texts: list[Tensor], *learned: Tensor) -> Tensor:
         from diffmask.tasks import pair_kernel
+        from diffmask.tasks.pair_parts import Rows, Slopes, Texts
 
         width, rows = learned[4].shape[0], _rows(learned, len(target))
         shapes = (learned[0].shape, (2, width, 4 * width), learned[2].shape, (2, width, 4 * width), (2, width, width))
@@ -110,10 +112,10 @@ class _PairLoss(torch.autograd.Function):
         folded = [slope.view(len(slope), 2, -1) if slope.dim() == 2 else slope for slope in slopes]
         pair_kernel.learn(
             _pair(learned),
-            pair_kernel.Texts(*arrays(*texts)),
+            Texts(*arrays(*texts)),
             *arrays(target),
-            pair_kernel.Rows(*arrays(*rows)),
-            pair_kernel.Slopes(*arrays(*folded)),
+            Rows(*arrays(*rows)),
+            Slopes(*arrays(*folded)),
             _size(learned),
         )
         question, context, combined, logits, of_attention, of_combined, of_logits = rows

@@ -137,7 +137,7 @@ def batches_of_any_length(data: Batch, size: int, source: torch.Generator) -> It
 
 
 def loader_draws(source: torch.Generator) -> int:
-    """The number that torch's loader draws whenever rows are read; where it shuffles it draws another, the order's seed.
+    """The number that torch's loader draws whenever rows are read; where it shuffles, a second one seeds the order.
 
     Drawn here too, so that a training sees the batches that the published one saw at its seed.
     """
