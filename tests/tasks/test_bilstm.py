@@ -103,13 +103,14 @@ def test_a_seed_sees_the_published_batches() -> None:
     rows = replace(rows, target=torch.arange(130))
     torch.manual_seed(3)
     published_modules()
-    loaders = DataLoader(range(130), batch_size=50, shuffle=True), DataLoader(range(40))  # type: ignore[arg-type]
+    shuffled: DataLoader[Any] = DataLoader(range(130), batch_size=50, shuffle=True)  # type: ignore[arg-type]
+    validation: DataLoader[Any] = DataLoader(range(40))  # type: ignore[arg-type]  # a range will do
     _, source = SMALL.begin(words=25, classes=36, paired=True, seed=3)
     for _epoch in range(3):
         batches = list(batches_of_any_length(rows, 50, source))
-        for published, own in zip(loaders[0], batches, strict=True):
+        for published, own in zip(shuffled, batches, strict=True):
             assert own.target.tolist() == published.tolist()
-        iter(loaders[1])
+        iter(validation)
         loader_draws(source)
 
 
