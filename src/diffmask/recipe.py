@@ -26,7 +26,7 @@ class Recipe:
     @property
     def digest(self) -> str:
         """A name for these exact choices, the same on every machine."""
-        return digest_of([self.kind, self.to_dict(), *([self.revision] if self.revision else [])])
+        return digest_of([self.kind, self.to_dict(), self.revision])
 
     @property
     def label(self) -> str:
