@@ -1,4 +1,7 @@
-"""What the kernel of pairs works on: the model, its rows, the slopes of both, and room for the row at hand."""
+"""What the kernel of pairs works on: the model, its rows, the slopes of both, and room for the row at hand.
+
+Whoever edits it empties `__pycache__`, as `lstm_kernel` says.
+"""
 
 from typing import NamedTuple
 

@@ -110,5 +110,6 @@ class BiLSTM(TaskRecipe):
         """Train the model in place."""
         if not isinstance(task, WordClassification):
             raise TaskError(f"{type(task).__name__} is not a task of words; build it with this recipe")
+        # The model has its first weights already: what is wanted is the generator, as it stood after them.
         _, source = self.begin(len(task.vocabulary), len(task.names), task.paired, seed)
         self.training.run(task, source)
