@@ -114,6 +114,23 @@ def test_a_seed_sees_the_published_batches() -> None:
         loader_draws(source)
 
 
+def test_an_epoch_draws_what_the_published_loaders_drew() -> None:
+    _, source = SMALL.begin(words=25, classes=36, paired=True, seed=3)
+    torch.set_rng_state(source.get_state())
+    SMALL.training.run(SMALL.build(3), source)
+    next(iter(DataLoader(range(9), shuffle=True)))  # type: ignore[arg-type]  # a range will do
+    iter(DataLoader(range(9)))  # type: ignore[arg-type]
+    assert source.get_state().equal(torch.get_rng_state())
+
+
+def test_batches_are_drawn_by_the_generator_of_the_weights(task: WordClassification) -> None:
+    for trained, earlier in ((task, 0), (task.retrain(task.data, seed=0), 1)):
+        model, source = SMALL.begin(len(task.vocabulary), len(task.names), task.paired, 0, earlier)
+        again = WordClassification(SMALL, task.vocabulary, task.names, model, task.data)
+        SMALL.training.run(again, source)
+        assert again.fingerprint() == trained.fingerprint()
+
+
 def published_modules() -> list[Any]:
     """The modules of the published model of pairs, in its order."""
     readers = [nn.LSTM(50, 32, batch_first=True, bidirectional=True) for _ in range(2)]
