@@ -4,9 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diffmask.record import Record
 from diffmask.report.roar import RoarRun, read_roar
-from diffmask.report.roar_curves import title
 
 
 @dataclass(frozen=True)
@@ -37,11 +35,11 @@ def figures(run: RoarRun) -> Iterator[tuple[str, ...]]:
     off = max(abs(ours - theirs) for ours, theirs in zip(found, random, strict=True))
     yield "random curve", shown(random), shown(found), reached(off <= 3)
     for area in run.areas:
-        known = PUBLISHED[title(area.method)]
-        own = ", ".join(f"{100 * one:.1f}" for one in seeds_own(run.records, area.method))
+        known = PUBLISHED[area.title]
+        own = ", ".join(f"{100 * seed:.1f}" for seed in area.seeds)
         inside = known.low <= 100 * area.racu.mean <= known.high
         published = f"{known.racu} ({known.low} to {known.high})"
-        yield f"RACU, {title(area.method)}", published, f"{100 * area.racu.mean:.1f} ({own})", reached(inside)
+        yield f"RACU, {area.title}", published, f"{100 * area.racu.mean:.1f} ({own})", reached(inside)
 
 
 def curves(run: RoarRun) -> Iterator[tuple[str, ...]]:
@@ -53,13 +51,8 @@ def curves(run: RoarRun) -> Iterator[tuple[str, ...]]:
 
 def curve(run: RoarRun, name: str) -> list[float]:
     """The mean over seeds at 10 to 90 %, in percent."""
-    found = next(one for one in run.curves if title(one.method) == name)
+    found = next(one for one in run.curves if one.title == name)
     return [100 * point.mean for point in found.points[1:-1]]
-
-
-def seeds_own(records: Sequence[Record], method: str) -> list[float]:
-    """The RACU of each seed."""
-    return [record.value for record in records if (record.method, record.metric) == (method, "recursive_roar_racu")]
 
 
 def shown(values: Sequence[float]) -> str:

@@ -1,10 +1,14 @@
 """Curves, RACU and tables from records."""
 
+import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from diffmask.cli import app
 from diffmask.record import Record, write_json, write_jsonl
 from diffmask.report import Run, render
 from diffmask.report.roar import draw, read_roar, write_roar
@@ -94,12 +98,52 @@ def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
     run = read_roar(folder)
     (first, second), picture = run.tables(), run.picture()
     assert (first.title, second.title) == ("babi-1, bilstm: Recursive", "babi-1, bert: Recursive")
-    name, points, racu = first.lines[1]
-    assert name == "Gradient" and [round(100 * point.mean) for point in points] == [100, 25, 15]
-    assert racu is not None and racu.mean == pytest.approx(0.65) and first.lines[0][2] is None
+    assert [curve.title for curve in first.curves] == ["Random", "Gradient"]
+    assert [round(100 * point.mean) for point in first.curves[1].points] == [100, 25, 15]
+    (area,) = first.areas
+    assert area.title == "Gradient" and area.seeds == pytest.approx((0.6, 0.7))
     manifest = {"experiment": {"name": "two models"}, "seeds": [0, 1], "seconds": 1.0, "finished": "now"}
     page = render(Run(folder, summary=[], examples=[], diagnostics=[], manifest=manifest))
-    assert picture in page and "babi-1, bert: Recursive" in page and "65.0<br>" in page
+    assert picture in page and "babi-1, bert: Recursive" in page and ">65.0</td>" in page and "60.0 70.0" in page
+
+
+def test_a_table_leaves_to_roar_what_is_said_there(tmp_path: Path) -> None:
+    folder = both_models(tmp_path)
+    found = {"task": "babi-1", "site": "", "mean": 0.5, "interval": [0.4, 0.6], "seeds": 2, "cost": {}}
+    summary = [
+        {**found, "method": "model", "metric": "quality"},
+        {**found, "method": "gradient (one_hot)", "metric": "recursive_roar_racu"},
+    ]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest |= {"experiment": {"name": "two models"}, "seeds": [0, 1], "seconds": 1.0, "finished": "now"}
+    for name, content in {"summary": summary, "examples": [], "diagnostics": [], "manifest": manifest}.items():
+        write_json(folder / f"{name}.json", content)
+    printed = CliRunner().invoke(app, ["report", str(folder)]).output
+    page = (folder / "report.html").read_text()
+    for text in (printed, page):
+        assert "quality" in text and "one_hot" not in text and "recursive roar racu" not in text
+    assert "Masks by site" not in page and "Diagnostics" not in page
+    assert re.search(r"babi-1, bert: Recursive.*50 +25.0 +12.5.*RACU +32.5", printed, re.DOTALL)
+
+
+def test_a_method_has_one_colour_in_every_panel_and_a_name_of_its_own() -> None:
+    curved = [record for record in records() if record.at is not None]
+    lime = [replace(record, method="lime") for record in curved if record.method == "random"]
+    plain = [replace(record, method="gradient", metric="roar_score") for record in curved if record.method != "random"]
+    alone = [replace(record, metric="roar_score") for record in lime]
+    figure = draw(roar_curves([*curved, *plain, *lime, *alone]))
+    colours = [{line.get_label(): line.get_color() for line in panel.lines} for panel in figure.axes]
+    assert [set(panel) for panel in colours] == [{"gradient", "lime"}, {"Random", "gradient (one_hot)", "lime"}]
+    assert colours[0]["lime"] == colours[1]["lime"]
+    assert len({*colours[0].values(), *colours[1].values()}) == 4
+
+
+def test_what_was_not_measured_is_left_open(tmp_path: Path) -> None:
+    partly = [record for record in records() if record.at != 50.0 or record.method == "random"]
+    write_jsonl(tmp_path / "records.jsonl", partly)
+    (table,) = read_roar(tmp_path).tables()
+    assert table.at == [0.0, 50.0, 100.0]
+    assert [curve.point(50.0) is None for curve in table.curves] == [False, True]
 
 
 def test_a_run_without_roar_writes_nothing(tmp_path: Path) -> None:

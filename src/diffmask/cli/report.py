@@ -36,12 +36,12 @@ def _benchmark(folder: Path) -> Path:
 
 
 def _run(folder: Path) -> Path:
-    from diffmask.cli.screen import show_summary
-    from diffmask.report import read_run, write_report
+    from diffmask.cli.screen import show_results
+    from diffmask.report import write_report
     from diffmask.report.roar import write_roar
 
     page = write_report(folder)
-    show_summary(read_run(folder).summary)
+    show_results(folder)
     for file in write_roar(folder):
         print(file)
     return page

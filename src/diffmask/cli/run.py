@@ -41,7 +41,7 @@ def run(
 
     Example: diffmask run experiments/toy.yaml --out runs/toy --engine processes seeds=[0,1] methods.0.margin=0.1
     """
-    from diffmask.cli.screen import show_failures, show_run, show_summary
+    from diffmask.cli.screen import show_failures, show_results, show_run
     from diffmask.engine.choice import engine_named
     from diffmask.errors import RunError
     from diffmask.experiment import Experiment
@@ -54,9 +54,9 @@ def run(
         print("\n".join(dry_lines(wanted, out, chosen)))
         return
     try:
-        summary = run_experiment(wanted, out, chosen, show_run(quiet))
+        run_experiment(wanted, out, chosen, show_run(quiet))
     except RunError as error:
         show_failures(error, out)
         raise typer.Exit(1) from None
-    show_summary(summary)
+    show_results(out)
     print(f"\nreport: {out / 'report.html'}")

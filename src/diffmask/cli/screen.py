@@ -1,22 +1,23 @@
 """What a person sees in the terminal."""
 
-import json
 import logging
 import math
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from diffmask.errors import RunError
 
 if TYPE_CHECKING:
+    from diffmask.bootstrap import Spread
     from diffmask.engine.view import View
     from diffmask.report.finding import Finding
+    from diffmask.report.roar import RoarTable
 
 
 def show_log(quiet: bool) -> None:
@@ -27,18 +28,40 @@ def show_log(quiet: bool) -> None:
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
 
 
-def show_summary(summary: Sequence[dict[str, Any]]) -> None:
-    """One line per task, method and site; one column per metric."""
-    metrics = list(dict.fromkeys(entry["metric"] for entry in summary))
+def show_results(folder: Path) -> None:
+    """What a run measured: one line per task, method and site, one column per metric; then ROAR's curves."""
+    from diffmask.report import read_run
+
+    run = read_run(folder)
     table = Table(title="mean over seeds; in brackets half the 95 % interval")
-    for heading in ("task", "method", "site", *metrics):
-        table.add_column(heading.replace("_", " "), justify="right" if heading in metrics else "left")
-    rows: dict[tuple[str, str, str], dict[str, str]] = {}
-    for entry in summary:
-        rows.setdefault((entry["task"], entry["method"], entry["site"]), {})[entry["metric"]] = number(entry)
-    for key, cells in rows.items():
-        table.add_row(*key, *(cells.get(metric, "") for metric in metrics))
+    for heading in ("task", "method", "site", *run.metrics):
+        table.add_column(heading.replace("_", " "), justify="right" if heading in run.metrics else "left")
+    for row in run.rows:
+        cells = (number(row["cells"][metric]) if metric in row["cells"] else "" for metric in run.metrics)
+        table.add_row(row["task"], row["method"], row["site"], *cells)
     _print(table)
+    for found in run.roar.tables():
+        _print(_roar_table(found))
+
+
+def _roar_table(found: "RoarTable") -> Table:
+    """The curves of one panel, downwards: a terminal is narrow. Below them RACU with its interval."""
+    table = Table(title=f"{found.title}: score in percent", box=box.SIMPLE_HEAD)
+    for heading in ("masked", *(curve.title for curve in found.curves)):
+        table.add_column(heading, justify="right")
+    for at in found.at:
+        table.add_row(f"{at:g}", *(_percent(curve.point(at)) for curve in found.curves))
+    racu = {area.method: area.racu for area in found.areas}
+    if racu:
+        spreads = [racu.get(curve.method) for curve in found.curves]
+        table.add_section()
+        table.add_row("RACU", *map(_percent, spreads))
+        table.add_row("95 %", *(f"{100 * one.low:.1f} … {100 * one.high:.1f}" if one else "" for one in spreads))
+    return table
+
+
+def _percent(spread: "Spread | None") -> str:
+    return f"{100 * spread.mean:.1f}" if spread else ""
 
 
 def show_finding(finding: "Finding") -> None:
@@ -60,7 +83,7 @@ def _print(table: Table) -> None:
 
 def show_failures(error: RunError, folder: Path) -> None:
     """What was finished all the same, then what failed."""
-    show_summary(json.loads((folder / "summary.json").read_text()))
+    show_results(folder)
     print(f"\nreport: {folder / 'report.html'}")
     print(f"diffmask: {error}", file=sys.stderr)
 

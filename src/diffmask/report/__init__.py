@@ -8,7 +8,9 @@ from typing import Any
 
 from diffmask.errors import InputError
 from diffmask.record import write_text
-from diffmask.report.roar import read_roar
+from diffmask.report.page import environment
+from diffmask.report.roar import RoarRun, read_roar
+from diffmask.report.roar_curves import METRICS
 
 EXPLAINED_METRICS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
@@ -33,20 +35,37 @@ class Run:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Every metric measured, in order."""
-        return list(dict.fromkeys(entry["metric"] for entry in self.summary))
+        """Every metric measured, in order; those of ROAR stand beside its curves."""
+        return [metric for metric in dict.fromkeys(entry["metric"] for entry in self.summary) if metric not in METRICS]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One line per task, method and site, with its cells by metric."""
+        """One line per task, method and site, with its cells by metric; none where ROAR alone was measured."""
         lines: dict[tuple[str, str, str], dict[str, Any]] = {}
         for entry in self.summary:
+            if entry["metric"] not in self.metrics:
+                continue
             key = (entry["task"], entry["method"], entry["site"])
             line = lines.setdefault(
                 key, {"task": key[0], "method": key[1], "site": key[2], "cells": {}, "cost": entry["cost"]}
             )
             line["cells"][entry["metric"]] = entry
         return list(lines.values())
+
+    @cached_property
+    def roar(self) -> RoarRun:
+        """Its curves and areas by ROAR."""
+        return read_roar(self.folder)
+
+    @cached_property
+    def masks(self) -> list[tuple[list[str], list[dict[str, Any]]]]:
+        """The words of each example with the gates found for them, where a method has gates."""
+        found = []
+        for example in self.examples:
+            gates = [bar for bar in example["bars"] if bar["method"].startswith("diffmask")]
+            if gates:
+                found.append((example["words"], gates))
+        return found
 
 
 def read_run(folder: str | Path) -> Run:
@@ -65,17 +84,13 @@ def write_report(folder: str | Path) -> Path:
 
 def render(run: Run) -> str:
     """The page, self-contained: no script, no network."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("diffmask.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    templates = environment()
+    templates.filters["share"] = share
+    templates.filters["figure"] = figure
+    page = templates.get_template("run.html").render(
+        run=run, meaning=EXPLAINED_METRICS, roar=run.roar.tables(), picture=run.roar.picture()
     )
-    environment.filters["share"] = share
-    environment.filters["figure"] = figure
-    roar = read_roar(run.folder)
-    return environment.get_template("run.html").render(
-        run=run, meaning=EXPLAINED_METRICS, roar=roar.tables(), picture=roar.picture()
-    )
+    return str(page)
 
 
 def share(scores: list[float]) -> list[float]:

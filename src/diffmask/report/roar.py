@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from diffmask.bootstrap import Spread
 from diffmask.record import Record, read_jsonl, write_text
 from diffmask.report.roar_curves import (
     Panels,
@@ -24,7 +23,6 @@ from diffmask.report.roar_curves import (
     racu_table,
     roar_areas,
     roar_curves,
-    title,
 )
 
 COLOURS = {
@@ -39,11 +37,16 @@ COLOURS = {
 
 @dataclass(frozen=True)
 class RoarTable:
-    """The curves of one panel for a page: a line a method, in percent, with its RACU where it has one."""
+    """The curves of one panel of the figure, and their areas."""
 
     title: str
-    at: tuple[float, ...]
-    lines: tuple[tuple[str, tuple[Spread, ...], Spread | None], ...]
+    curves: Sequence[RoarCurve]
+    areas: Sequence[RoarArea]
+
+    @property
+    def at(self) -> list[float]:
+        """Every amount that was masked; by some measures only where part of a run failed."""
+        return sorted({at for curve in self.curves for at in curve.at})
 
 
 @dataclass(frozen=True)
@@ -65,17 +68,13 @@ class RoarRun:
 
     def tables(self) -> list[RoarTable]:
         """A table for each panel of the figure."""
-        racu = {(area.data, area.model, area.variant, area.method): area.racu for area in self.areas}
         found = []
         for data in dict.fromkeys(curve.data for curve in self.curves):
-            for (model, variant), heading in columns_of(self.curves).items():
-                here = [one for one in self.curves if (one.data, one.model, one.variant) == (data, model, variant)]
-                lines = tuple(
-                    (title(curve.method), curve.points, racu.get((data, model, variant, curve.method)))
-                    for curve in here
-                )
-                if here:
-                    found.append(RoarTable(f"{data}, {heading}", here[0].at, lines))
+            for column, heading in columns_of(self.curves).items():
+                curves = [curve for curve in self.curves if (curve.data, curve.column) == (data, column)]
+                areas = [area for area in self.areas if (area.data, area.column) == (data, column)]
+                if curves:
+                    found.append(RoarTable(f"{data}, {heading}", curves, areas))
         return found
 
     def picture(self) -> str:
@@ -116,13 +115,15 @@ def draw(curves: Sequence[RoarCurve]) -> Any:
     from matplotlib.figure import Figure
 
     rows, columns = list(dict.fromkeys(curve.data for curve in curves)), columns_of(curves)
+    others = dict.fromkeys(curve.title for curve in curves if curve.title not in COLOURS)
+    colours = {**COLOURS, **{name: f"C{place}" for place, name in enumerate(others)}}
     figure = Figure(figsize=(3.25 * len(columns) + 1.5, 2.2 * len(rows) + 0.8), layout="constrained")
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharex="col")
     for row, data in zip(panels, rows, strict=True):
         for panel, (column, heading) in zip(row, columns.items(), strict=True):
             for curve in curves:
-                if (curve.data, (curve.model, curve.variant)) == (data, column):
-                    _line(panel, curve)
+                if (curve.data, curve.column) == (data, column):
+                    _line(panel, curve, colours[curve.title])
             panel.set_title(f"{data}, {heading}", fontsize=9)
             panel.set_ylabel("score, %")
             panel.set_xlabel("tokens masked" if column[1].endswith("_count") else "% of tokens masked")
@@ -133,14 +134,10 @@ def draw(curves: Sequence[RoarCurve]) -> Any:
     return figure
 
 
-def _line(panel: Any, curve: RoarCurve) -> None:
-    name = title(curve.method)
-    colour = COLOURS.get(name)
-    drawn = panel.plot(
-        curve.at, [100 * point.mean for point in curve.points], marker="o", markersize=3, color=colour, label=name
-    )
-    low, high = ([100 * getattr(point, end) for point in curve.points] for end in ("low", "high"))
-    panel.fill_between(curve.at, low, high, alpha=0.25, color=drawn[0].get_color(), linewidth=0)
+def _line(panel: Any, curve: RoarCurve, colour: str) -> None:
+    mean, low, high = ([100 * getattr(point, part) for point in curve.points] for part in ("mean", "low", "high"))
+    panel.plot(curve.at, mean, marker="o", markersize=3, color=colour, label=curve.title)
+    panel.fill_between(curve.at, low, high, alpha=0.25, color=colour, linewidth=0)
 
 
 def _save(figure: Any, stem: Path) -> list[Path]:

@@ -15,7 +15,7 @@ from diffmask.data.worded import PAD
 from diffmask.errors import InputError, TaskError, nearest
 from diffmask.explainer import Method
 from diffmask.report.finding import Cell, Finding
-from diffmask.report.roar_curves import title
+from diffmask.report.roar_curves import titles_of
 from diffmask.roar.analyses import RiemannError, majority, mask_position_leak, permuted_score, riemann, sparsity
 from diffmask.roar.example import masking_example
 from diffmask.roar.steps import Protocol, Step
@@ -99,7 +99,7 @@ class Behind:
 
     def _by_share(self, name: str, says: str, found: Sequence[Sequence[float]]) -> Finding:
         """A curve a measure, over shares of the tokens."""
-        names = tuple(title(method.label) for method in self.methods)
+        names = self._names()
         rows = tuple(zip(SHARES, *found, strict=True))
         return Finding(name=name, title=says, headings=("% of tokens", *names), rows=rows, curves=names)
 
@@ -135,10 +135,10 @@ class Behind:
     def leaks(self) -> Finding:
         """Whether masks tell the class: to a classifier of their places, and on classes dealt out at random."""
         found = []
-        for method in self.methods:
+        for method, name in zip(self.methods, self._names(), strict=True):
             step = Step(self.bench, method, Protocol(), self.k)
             places = mask_position_leak(step.masks(), self.task().data)
-            found.append((title(method.label), places, permuted_score(step), self._majority()))
+            found.append((name, places, permuted_score(step), self._majority()))
         return Finding(
             name="leaks",
             title=f"What the masks of {self.k} % of the tokens give away",
@@ -149,6 +149,11 @@ class Behind:
     def example(self, row: int = 0) -> str:
         """One text, its importances as shades, and what is masked; LaTeX."""
         return masking_example(Step(self.bench, self.methods[0], Protocol(), 0), row)
+
+    def _names(self) -> tuple[str, ...]:
+        """The measures' names."""
+        titles = titles_of(method.label for method in self.methods)
+        return tuple(titles[method.label] for method in self.methods)
 
     def _some(self) -> Batch:
         return self.task().data["valid"][: self.rows].trim()
