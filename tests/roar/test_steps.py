@@ -17,6 +17,7 @@ from diffmask.evaluate.roar import RecursiveRoar, Roar
 from diffmask.explainer import Explainer, Method
 from diffmask.hooks import Site
 from diffmask.methods.constant import Random
+from diffmask.roar.masking import Strategy
 from diffmask.roar.steps import Protocol, Step
 from diffmask.store import Store
 from diffmask.task import Task, TaskRecipe
@@ -216,6 +217,23 @@ def test_amounts_that_are_no_curve_are_refused(amounts: tuple[int, ...]) -> None
         Roar(amounts=amounts)
 
 
+@pytest.mark.parametrize("amounts", [(0, 10, 20), (0, 50, 150)])
+def test_a_curve_of_shares_ends_where_all_is_masked(amounts: tuple[int, ...]) -> None:
+    with pytest.raises(RecipeError, match="do not end at 100 percent"):
+        RecursiveRoar(amounts=amounts)
+
+
+@pytest.mark.parametrize(("k", "strategy"), [(-1, "count"), (-1, "quantile"), (101, "quantile")])
+def test_what_cannot_be_masked_is_refused(bench: Bench, k: int, strategy: Strategy) -> None:
+    with pytest.raises(RecipeError, match=f"{k} cannot be masked"):
+        Step(bench, Weight(), Protocol(strategy=strategy), k)
+
+
+def test_a_recursive_step_goes_somewhere() -> None:
+    with pytest.raises(RecipeError, match="at least 1"):
+        Protocol(recursive=True, step_size=0)
+
+
 def test_the_parts_make_all_that_the_evaluation_needs(bench: Bench) -> None:
     evaluation = RecursiveRoar(amounts=(0, 25, 50, 75, 100))
     for part in evaluation.parts(Weight(), bench):
@@ -226,8 +244,9 @@ def test_the_parts_make_all_that_the_evaluation_needs(bench: Bench) -> None:
     assert before == CALLS
 
 
-def test_a_part_stands_after_what_it_needs(bench: Bench) -> None:
+@pytest.mark.parametrize("amounts", [(), (0, 20, 30, 65, 100)])
+def test_a_part_stands_after_what_it_needs(bench: Bench, amounts: tuple[int, ...]) -> None:
     made = {("task", bench.task_digest())}
-    for part in RecursiveRoar().parts(Weight(), bench):
+    for part in RecursiveRoar(amounts=amounts).parts(Weight(), bench):
         assert set(part.needs) <= made, part.label
         made.add(part.address)

@@ -43,6 +43,11 @@ class RemoveAndRetrain(Evaluation, ABC):
     def __post_init__(self) -> None:
         if len(self.points) < 2 or self.points[0] != 0 or list(self.points) != sorted(set(self.points)):
             raise RecipeError(f"{self.name}: amounts {list(self.points)} do not rise from 0; as in [0, 10, 20, 100]")
+        if self.strategy == "quantile" and self.points[-1] != 100:
+            raise RecipeError(
+                f"{self.name}: amounts {list(self.points)} do not end at 100 percent, where everything is masked and "
+                "which RACU is relative to; as in [0, 10, 20, 100]"
+            )
 
     @property
     def points(self) -> tuple[int, ...]:
@@ -67,8 +72,8 @@ class RemoveAndRetrain(Evaluation, ABC):
         """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
         found: dict[tuple[str, str], Part] = {}
         for chosen in (Random(), method):
-            steps = self.steps(chosen, bench)
-            for part in (Importances(bench, Step(bench, chosen, self.protocol(), 0)), *steps):
+            steps = {step.k: step for point in self.steps(chosen, bench) for step in point.lineage()}
+            for part in (Importances(bench, Step(bench, chosen, self.protocol(), 0)), *steps.values()):
                 found.setdefault(part.address, part)
         return list(found.values())
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.batch import Batch
-from diffmask.errors import StoreError, TaskError
+from diffmask.errors import RecipeError, StoreError, TaskError
 from diffmask.explainer import Method
 from diffmask.part import Part
 from diffmask.recipe import digest_of
@@ -42,6 +42,10 @@ class Protocol:
     absolute: bool = True
     """Whether a token that speaks against the outcome is as important as one that speaks for it."""
 
+    def __post_init__(self) -> None:
+        if self.step_size < 1:
+            raise RecipeError(f"a recursive step of {self.step_size} leads nowhere; it is at least 1")
+
 
 @dataclass(frozen=True)
 class Step(Part):
@@ -51,16 +55,27 @@ class Step(Part):
     protocol: Protocol
     k: int
 
+    def __post_init__(self) -> None:
+        counted = self.protocol.strategy == "count"
+        if self.k < 0 or (self.k > 100 and not counted):
+            wanted = "tokens are 0 or more" if counted else "percent are 0 to 100"
+            raise RecipeError(f"{self.k} cannot be masked: {wanted}")
+
     @property
     def everything(self) -> bool:
         """Whether all that may be masked is masked, whatever the method says."""
-        return self.protocol.strategy == "quantile" and self.k >= 100
+        return self.protocol.strategy == "quantile" and self.k == 100
 
     @property
     def parent(self) -> "Step":
         """The step whose model and data the importances come from."""
         before = self.k - self.protocol.step_size if self.recursive else 0
         return Step(self.bench, self.method, self.protocol, max(before, 0))
+
+    def lineage(self) -> list["Step"]:
+        """The steps that are retrained for this one, itself the last: between points far apart there are others."""
+        above = self.parent if self.k and not self.everything else None
+        return [*(above.lineage() if above and above.k else []), self]
 
     @property
     def random(self) -> bool:

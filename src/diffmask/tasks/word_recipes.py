@@ -73,7 +73,7 @@ class BiLSTM(TaskRecipe):
         if self.folder is not None:
             return self.preset.load(Path(self.folder))
         if self.preset.generate is None:
-            raise InputError(f"{self.data} is read from files: give their folder")
+            raise InputError(f"{self.data} is read from files: give their folder (`--data FOLDER`, in YAML `folder:`)")
         return self.preset.generate()
 
     def build(self, seed: int) -> WordClassification:
