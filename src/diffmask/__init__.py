@@ -36,6 +36,7 @@ _HOMES = {
     "Reading": "tasks.reading",
     "TextTask": "tasks.recipes",
     "FineTunedTask": "tasks.recipes",
+    "FineTuning": "tasks.finetuning",
     "DiffMask": "methods.diffmask",
     "Amortised": "methods.amortised",
     "PerInput": "methods.per_input",

@@ -22,6 +22,10 @@ class Measure:
     """What it does not mean, in a sentence."""
     knob: str = "share of tokens"
     """What is turned along its curve, where it has one."""
+    curve: str = ""
+    """The metric along its curve, where that is another than its own."""
+    beyond_random: bool = False
+    """Whether it is counted from a random order, which then has 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

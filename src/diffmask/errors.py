@@ -48,6 +48,10 @@ class InputWarning(UserWarning):
     """An input of which only a part is explained."""
 
 
+class TrainingWarning(UserWarning):
+    """A training that does not begin where its reader may think."""
+
+
 class FitWarning(UserWarning):
     """A fit whose explanations should not be believed as they are."""
 

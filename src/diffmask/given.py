@@ -11,7 +11,7 @@ from diffmask.task import Task, TaskRecipe
 
 @dataclass(frozen=True, kw_only=True)
 class GivenTask(TaskRecipe):
-    """A live task; its digest is that of its model, its rows and what an erased token becomes."""
+    """A live task; its digest is that of its model and rows, of an erased token and of how it is trained again."""
 
     name: ClassVar[str] = "given"
 
@@ -22,6 +22,8 @@ class GivenTask(TaskRecipe):
     training_rows: str
     """Of every split's rows but those of `test`, from which nothing learns."""
     mask_token: int | None
+    training: str
+    """Of the choices with which it would be trained again."""
     task: Task = field(repr=False, compare=False)
     """The task itself; no part of the recipe's digest."""
 
@@ -34,6 +36,7 @@ class GivenTask(TaskRecipe):
             rows=digest_of(rows),
             training_rows=digest_of({split: digest for split, digest in rows.items() if split != "test"}),
             mask_token=task.mask_token,
+            training=digest_of(dict(task.training_choices)),
             task=task,
         )
 
@@ -44,7 +47,8 @@ class GivenTask(TaskRecipe):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only."""
-        return {"name": self.name, "fingerprint": self.fingerprint, "rows": self.rows, "mask_token": self.mask_token}
+        shown = ("fingerprint", "rows", "mask_token", "training")
+        return {"name": self.name, **{name: getattr(self, name) for name in shown}}
 
     @property
     def label(self) -> str:

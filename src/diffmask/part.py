@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from diffmask.bench import Bench
+from diffmask.explainer import Method
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,16 @@ class Part(ABC):
     @abstractmethod
     def label(self) -> str:
         """What it does, for people."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether a model is trained for it."""
+        return False
+
+    @property
+    def explained_by(self) -> Method | None:
+        """The method that explains every row for it, where one does."""
+        return None
 
     @abstractmethod
     def make(self) -> None:

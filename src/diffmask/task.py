@@ -53,6 +53,10 @@ class Task(ABC):
     def quality(self, batch: Batch) -> float:
         """The task's own score against the batch's targets: accuracy, F1, AUC."""
 
+    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+        """Each row's part in `quality`, where that is their mean, as accuracy is; of F1 there are no such parts."""
+        return None
+
     def describe(self, batch: Batch) -> list[list[str]]:
         """Each row's tokens as a person reads them, padding left out."""
         return [
@@ -104,9 +108,16 @@ class Task(ABC):
             'Hugging Face with attn_implementation="eager": the faster kernels never hold the weights'
         )
 
+    @property
+    def training_choices(self) -> Mapping[str, Any]:
+        """What decides how `retrain` trains, as plain values: other choices are other models."""
+        return {}
+
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "Task":
         """The same task with a fresh model trained on other data."""
-        raise TaskError(f"{type(self).__name__} cannot be retrained")
+        raise TaskError(
+            f"{type(self).__name__} cannot be trained again, which ROAR asks for; give it a retrain(data, seed)"
+        )
 
     def run(self, batch: Batch) -> Distribution:
         """One pass in whatever mode the model is: what training differentiates."""

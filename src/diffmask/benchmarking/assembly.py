@@ -17,7 +17,7 @@ from diffmask.comparison import FEWEST_ROWS, compare, estimate
 from diffmask.evaluate.erasing import clean
 from diffmask.evaluation import Evaluation
 from diffmask.record import Record
-from diffmask.verdict import Findings, verdict
+from diffmask.verdict import BASELINE, Findings, verdict
 
 Values = dict[str, dict[str, Any]]
 
@@ -28,7 +28,7 @@ def assemble(
     """The board of a finished plan."""
     kept = [done for done in found if done.measured]
     names = measure_names(plan.evaluations)
-    values = {name: _values(kept, names, name) for name in {shown.name: shown for shown in names.values()}}
+    values = {measure.name: _values(kept, names, measure) for measure in names.values()}
     measures = [measure for measure in names.values() if values[measure.name]]
     seen = {done.name: [bench.explained(done.method, plan.split) for bench in benches] for done in kept}
     rival = rival_seconds(kept, benches[0], plan.split)
@@ -67,21 +67,27 @@ def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, s
     return found
 
 
-def _values(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure], wanted: str) -> dict[str, Any]:
+def _values(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure], wanted: Measure) -> dict[str, Any]:
     """By method, seeds x rows of one measure."""
     found = {}
     for done in kept:
-        rows = [record.per_row for record in _records(done, names, wanted) if record.at is None and record.per_row]
+        records = [record for record in _records(done, names, wanted) if record.at is None]
+        rows = [record.per_row or (record.value,) for record in records if record.per_row or wanted.beyond_random]
         if rows and len({len(row) for row in rows}) == 1:
             found[done.name] = np.array(rows, dtype=np.float64)
+    if wanted.beyond_random and found and any(done.name == BASELINE for done in kept):
+        found = {BASELINE: np.zeros_like(next(iter(found.values()))), **found}
     return found
 
 
-def _records(done: Done, names: Mapping[tuple[Evaluation, str], Measure], wanted: str) -> Iterator[Record]:
-    for evaluation, record in done.measured:
-        measure = names.get((evaluation, record.metric))
-        if measure is not None and measure.name == wanted:
-            yield record
+def _records(
+    done: Done, names: Mapping[tuple[Evaluation, str], Measure], wanted: Measure, curve: bool = False
+) -> Iterator[Record]:
+    """Those of one measure, or of its curve."""
+    for (evaluation, metric), measure in names.items():
+        sought = measure.curve if curve and measure.curve else metric
+        if measure.name == wanted.name:
+            yield from (record for own, record in done.measured if (own, record.metric) == (evaluation, sought))
 
 
 def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) -> MethodResult:
@@ -97,16 +103,16 @@ def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) ->
 
 
 def _curves(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure]) -> Iterator[Curve]:
-    for measure in names.values():
+    for (_, metric), measure in names.items():
         for done in kept:
             points: dict[float, list[tuple[float, ...]]] = {}
-            for record in _records(done, names, measure.name):
+            for record in _records(done, names, measure, curve=True):
                 if record.at is not None:
                     points.setdefault(record.at, []).append(record.per_row or (record.value,))
             found = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
             if found:
                 yield Curve(
-                    measure=measure.name,
+                    measure=measure.name.replace(metric, measure.curve or metric, 1),
                     method=done.name,
                     knob=measure.knob,
                     x=list(found),

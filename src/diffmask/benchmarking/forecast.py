@@ -1,15 +1,18 @@
 """What a benchmark will take, told before it starts; what is in the store takes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import product
 
 from diffmask.bench import Bench
 from diffmask.benchmarking.plan import Plan, short_names
-from diffmask.benchmarking.rehearsal import fit_seconds, rehearsal, shortened, timed
+from diffmask.benchmarking.rehearsal import fit_seconds, rehearsal, shortened, timed, training_seconds
 from diffmask.errors import DiffMaskError
 from diffmask.evaluation import Evaluation
 from diffmask.explainer import Method
 from diffmask.graph import FitNode, MeasureNode
+from diffmask.part import Part
 from diffmask.parts import part_digest
 from diffmask.training import track
 from diffmask.verdict import listed, seconds
@@ -22,6 +25,8 @@ class Forecast:
     by_part: dict[str, float]
     unknown: tuple[str, ...]
     """Evaluations whose work does not grow with the texts: a few texts do not tell what they take."""
+    trainings: int = 0
+    """Models that are trained for it."""
 
     @property
     def seconds(self) -> float:
@@ -33,19 +38,20 @@ class Forecast:
             return "forecast: everything is there already"
         dearest = sorted(self.by_part, key=lambda name: -self.by_part[name])[:3]
         parts = ", ".join(f"{name} {seconds(self.by_part[name])}" for name in dearest if self.by_part[name])
-        said = f"forecast: about {seconds(self.seconds)} ({parts})"
+        models = f" for {self.trainings} trainings and the rest" if self.trainings else ""
+        said = f"forecast: about {seconds(self.seconds)}{models} ({parts})"
         return said + (f", and what {listed(self.unknown)} will take" if self.unknown else "")
 
 
 def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
     """Measured on a few texts, method by method and evaluation by evaluation."""
-    unknown = tuple(evaluation.name for evaluation in plan.evaluations if not evaluation.per_text)
+    parts = _missing_parts(plan, benches)
     todo = {
         name: _Missing(plan, method, benches)
         for name, method in zip(short_names(plan.methods), plan.methods, strict=True)
     }
     found = dict.fromkeys(todo, 0.0)
-    if not any(missing.anything for missing in todo.values()):
+    if not parts and not any(missing.anything for missing in todo.values()):
         return Forecast(found, ())
     with rehearsal(benches[0].task(), plan.split, benches[0].seed) as small:
         for evaluation in plan.evaluations:
@@ -54,7 +60,48 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
         for name, missing in track(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
-    return Forecast(found, unknown)
+        found |= _making(parts, plan.split, benches[0], small)
+    unknown = tuple(
+        evaluation.name
+        for evaluation in plan.evaluations
+        if not evaluation.per_text and not evaluation.parts(plan.methods[0], benches[0])
+    )
+    return Forecast(found, unknown, sum(part.trains for made in parts.values() for part in made))
+
+
+def _missing_parts(plan: Plan, benches: Sequence[Bench]) -> dict[str, list[Part]]:
+    """By evaluation, what is still to be made for it; what two of them share stands with the first."""
+    seen: set[tuple[str, str]] = set()
+    found: dict[str, list[Part]] = {}
+    for evaluation, bench, method in product(plan.evaluations, benches, plan.methods):
+        for part in evaluation.parts(method, bench):
+            address = part.address
+            if address not in seen and not bench.store.has(*address):
+                found.setdefault(evaluation.name, []).append(part)
+            seen.add(address)
+    return found
+
+
+def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Bench, small: Bench) -> dict[str, float]:
+    """What trainings and explanations of every row will take, by evaluation; nothing where none can be trained."""
+    task = bench.task()
+    rows = sum(len(batch) for batch in task.data.values())
+    few = len(small.task().data[split])
+
+    @cache
+    def explaining(method: Method) -> float:
+        each = small.explained(shortened(method), split).cost.seconds / few
+        return rows * each + fit_seconds(method, small)
+
+    try:
+        training = training_seconds(task, bench.seed) if parts else 0.0
+        return {
+            name: training * sum(part.trains for part in made)
+            + sum(explaining(part.explained_by) for part in made if part.explained_by)
+            for name, made in parts.items()
+        }
+    except DiffMaskError:
+        return {}
 
 
 def _preparation(evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:

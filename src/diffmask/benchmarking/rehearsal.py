@@ -3,7 +3,7 @@
 import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,8 @@ FEW = 8
 """Texts that are rehearsed."""
 STEPS = (4, 12)
 """Lengths of the two short fits from which a long one is told."""
+TRAINING_ROWS = 32
+"""Rows of the shorter of the two trainings from which a whole one is told."""
 HELD_OUT = 32
 """Validation rows that short fits are diagnosed on."""
 
@@ -89,6 +91,22 @@ def fit_seconds(method: Method, bench: Bench) -> float:
     second = timed(lambda: bench.explainer(method.with_effort(STEPS[1])))
     per_step = max(0.0, second - first) / (STEPS[1] - STEPS[0])
     return first + per_step * (method.effort - STEPS[0])
+
+
+def training_seconds(task: Task, seed: int) -> float:
+    """What training the task again will take: told from two trainings on few rows, or measured where all are few."""
+    rows = len(task.data["train"])
+    if rows <= 2 * TRAINING_ROWS:
+        return timed(lambda: task.retrain(task.data, seed))
+    short, longer = (_share(task.data, few / rows) for few in (TRAINING_ROWS, 2 * TRAINING_ROWS))
+    first, second = timed(lambda: task.retrain(short, seed)), timed(lambda: task.retrain(longer, seed))
+    per_row = max(0.0, second - first) / TRAINING_ROWS
+    return first + per_row * (rows - TRAINING_ROWS)
+
+
+def _share(data: Mapping[str, Batch], share: float) -> dict[str, Batch]:
+    """The same share of every split, rows of all lengths."""
+    return {split: batch[spread(batch, max(1, round(share * len(batch))))] for split, batch in data.items()}
 
 
 def timed(work: Any) -> float:

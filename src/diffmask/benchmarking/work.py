@@ -53,9 +53,19 @@ def _work_on(done: Done, plan: Plan, bench: Bench) -> None:
         return
     for evaluation in plan.evaluations:
         try:
+            _make_parts(evaluation, done.method, bench)
             done.measured += [(evaluation, record) for record in MeasureNode(bench, done.method, evaluation).run()]
         except DiffMaskError as error:
             done.problems.append(f"{evaluation.name} of {done.name} is left out: {error}")
+
+
+def _make_parts(evaluation: Evaluation, method: Method, bench: Bench) -> None:
+    """What is worth doing by itself, told piece by piece: trainings take long."""
+    missing = [part for part in evaluation.parts(method, bench) if not bench.store.has(*part.address)]
+    for number, part in enumerate(track(missing, evaluation.name), start=1):
+        start = time.perf_counter()
+        part.make()
+        logger.info("%s: %.1f s (%d of %d)", part.label, time.perf_counter() - start, number, len(missing))
 
 
 def fit_problems(done: Done, bench: Bench) -> Iterator[str]:

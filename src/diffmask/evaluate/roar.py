@@ -5,7 +5,7 @@ Hooker et al. 2019; for texts, and recursively, Madsen et al. 2022.
 
 from abc import ABC
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -19,7 +19,7 @@ from diffmask.methods.constant import Random
 from diffmask.part import Part
 from diffmask.record import Record
 from diffmask.roar.masking import Strategy
-from diffmask.roar.steps import Importances, Protocol, Step
+from diffmask.roar.steps import Importances, Protocol, Score, Step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +86,28 @@ class RemoveAndRetrain(Evaluation, ABC):
             yield self._record(method, bench, metric, point.score, point.rows, at=float(k))
         if method.name == "random" or counted:
             return
-        random = [step.score().score for step in self.steps(Random(), bench)]
-        found = self.areas([point.score for point in curve], random)
+        random = [step.score() for step in self.steps(Random(), bench)]
+        found = self.areas([point.score for point in curve], [point.score for point in random])
+        by_row = self._by_row(curve, random, found.denominator)
         for metric, value in (
             ("racu", found.relative),
             ("racu_clipped", found.clipped),
             ("area", found.absolute),
             ("area_possible", found.denominator),
         ):
-            yield self._record(method, bench, f"{self.variant}_{metric}", value, curve[0].rows)
+            record = self._record(method, bench, f"{self.variant}_{metric}", value, curve[0].rows)
+            yield replace(record, per_row=by_row) if metric == "racu" else record
+
+    def _by_row(self, curve: Sequence[Score], random: Sequence[Score], possible: float) -> tuple[float, ...]:
+        """Each test row's part in RACU, whose mean it is; nothing where the score is no mean of rows."""
+        rows = len(curve[0].by_row)
+        if not possible or not rows or any(len(point.by_row) != rows for point in (*curve, *random)):
+            return ()
+        return tuple(
+            self.areas([point.by_row[row] for point in curve], [point.by_row[row] for point in random]).absolute
+            / possible
+            for row in range(rows)
+        )
 
     def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
         """Between two curves at this evaluation's points."""
@@ -121,8 +134,12 @@ def _measure(variant: str, title: str) -> Measure:
         name=f"{variant}_racu",
         title=f"{title}: RACU",
         better="higher",
-        says="masking what the method calls important hurts a model trained again, more than masking at random",
-        cannot_say="whether this very model uses those tokens: another is trained, and it may read where the masks are",
+        says="Masking what the method calls important hurts a model trained again, more than masking at random.",
+        cannot_say="Whether this very model uses those tokens: another is trained, and may read where the masks are. "
+        "With one seed the chance of a training is not in the intervals, only that of the texts.",
+        knob="% of tokens masked",
+        curve=f"{variant}_score",
+        beyond_random=True,
     )
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.batch import Batch
-from diffmask.errors import RecipeError, StoreError, TaskError
+from diffmask.errors import InputError, RecipeError, StoreError, TaskError
 from diffmask.explainer import Method
 from diffmask.part import Part
 from diffmask.recipe import digest_of
@@ -153,6 +153,7 @@ class Step(Part):
 
         def make() -> Artefact:
             start = time.perf_counter()
+            require_labels(self.bench.task())
             trained = self.bench.task().retrain(data, self.bench.seed)
             return Artefact(trained.model.state_dict(), {"seconds": time.perf_counter() - start})
 
@@ -168,6 +169,7 @@ class Step(Part):
         if self.random:
             return Artefact(random_importances(self.bench.task().data, self.bench.seed), {})
         task = self.task()
+        require_labels(task)
         explainer = self.method.fit(task, self.bench.seed)
         found, seconds = {}, {}
         for split, batch in task.data.items():
@@ -188,10 +190,14 @@ class Step(Part):
 
         def make() -> Artefact:
             task = self.task()
-            return Artefact({}, {"score": task.quality(task.data["test"]), "rows": len(task.data["test"])})
+            test = task.data["test"]
+            by_row = task.row_quality(test)
+            tensors = {} if by_row is None else {"by_row": by_row}
+            return Artefact(tensors, {"score": task.quality(test), "rows": len(test)})
 
         kept = self.bench.store.get_or_make(*self.address, make)
-        return Score(**kept.values)
+        by_row = kept.tensors.get("by_row")
+        return Score(**kept.values, by_row=() if by_row is None else tuple(by_row.tolist()))
 
     @property
     def address(self) -> tuple[str, str]:
@@ -205,6 +211,16 @@ class Step(Part):
         if self.k == 0 or self.everything:
             return (unmasked,)
         return (unmasked, self.parent.address if self.parent.k else Importances(self.bench, self.parent).address)
+
+    @property
+    def trains(self) -> bool:
+        """The unmasked model is there already."""
+        return self.k > 0
+
+    @property
+    def explained_by(self) -> Method | None:
+        """Where it builds on a step, that step's model is explained first; the unmasked one is explained beside it."""
+        return self.method if len(self.lineage()) > 1 else None
 
     @property
     def label(self) -> str:
@@ -236,6 +252,11 @@ class Importances(Part):
         return (("task", self.bench.task_digest()), *(() if self.step.k == 0 else (self.step.address,)))
 
     @property
+    def explained_by(self) -> Method | None:
+        """A random order explains nothing."""
+        return None if self.step.random else self.step.method
+
+    @property
     def label(self) -> str:
         """Whose importances of what."""
         return f"importances by {self.step.method.label} of {self.bench.recipe.label}, seed {self.bench.seed}"
@@ -251,6 +272,18 @@ class Score:
 
     score: float
     rows: int
+    by_row: tuple[float, ...] = ()
+    """Each row's part in the score, where it is their mean."""
+
+
+def require_labels(task: Task) -> None:
+    """Models are trained and scored by labels, and gold ones are explained: every row has one."""
+    for split, batch in task.data.items():
+        missing = task.outcomes(batch.target).count(None)
+        if missing:
+            raise InputError(
+                f"{missing} of {len(batch)} rows of '{split}' have no label, which ROAR trains and scores by"
+            )
 
 
 def with_model(task: Task, trained: Artefact, data: Mapping[str, Batch]) -> Task:

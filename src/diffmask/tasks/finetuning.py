@@ -2,27 +2,17 @@
 
 import logging
 from copy import deepcopy
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 
 from diffmask.batch import Batch
-from diffmask.data.packaged import encoder
-from diffmask.data.tables import DataSet
-from diffmask.errors import InputError
 from diffmask.task import Task
 from diffmask.tasks.masking import partly_masked
-from diffmask.tasks.pretrained import load_tokenizer, quietly
 from diffmask.training import generator, minibatches, seeded, track
 
 logger = logging.getLogger(__name__)
-
-PROBLEMS = {
-    "classes": "single_label_classification",
-    "labels": "multi_label_classification",
-    "numbers": "regression",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,26 +33,13 @@ class FineTuning:
     validation rows as they are and partly masked. 0.5 is the choice of Madsen et al. 2024.
     """
 
-    def fresh_classifier(self, name: str, data: DataSet, seed: int) -> tuple[Any, Any]:
-        """The encoder of that name with an untrained head for the data's classes, and its tokenizer."""
-        from transformers import AutoModelForSequenceClassification
-
-        folder = encoder(name)
-        classes = ("number",) if self.answers == "numbers" else data.classes
-        if len(classes) < (1 if self.answers == "numbers" else 2):
-            raise InputError(f"the training rows have {len(classes)} labels; a classifier needs two")
-        with seeded(seed, "classifier"), quietly():
-            model = AutoModelForSequenceClassification.from_pretrained(
-                folder,
-                num_labels=len(classes),
-                id2label=dict(enumerate(classes)),
-                label2id={label: place for place, label in enumerate(classes)},
-                problem_type=PROBLEMS[self.answers],
-            )
-        return model, load_tokenizer(folder)
+    @property
+    def tuning(self) -> "FineTuning":
+        """These choices alone, without those of a recipe that has more."""
+        return FineTuning(**{field.name: getattr(self, field.name) for field in fields(FineTuning)})
 
     def run(self, task: Task, seed: int) -> list[float]:
-        """Train the task's model in place; its score on the validation rows after each epoch."""
+        """Train the task's model in place; its score on the validation rows after each epoch, where there are any."""
         model, source = task.model, generator(seed, "fine-tuning")
         masks = generator(seed, "masked fine-tuning")
         held_out = self._held_out(task, seed)
@@ -83,9 +60,10 @@ class FineTuning:
                     optimizer.step()
                     schedule.step()
                     bar.update()
-                scores.append(sum(map(task.quality, held_out)) / len(held_out))
-                logger.info("epoch %d of %d: score %.4f on validation rows", epoch + 1, self.epochs, scores[-1])
-                if scores[-1] >= max(scores):
+                if held_out:
+                    scores.append(sum(map(task.quality, held_out)) / len(held_out))
+                    logger.info("epoch %d of %d: score %.4f on validation rows", epoch + 1, self.epochs, scores[-1])
+                if not held_out or scores[-1] >= max(scores):
                     kept = deepcopy(model.state_dict())
         model.load_state_dict(kept)
         model.eval().requires_grad_(False)
@@ -93,6 +71,8 @@ class FineTuning:
 
     def _held_out(self, task: Task, seed: int) -> list[Batch]:
         """The validation rows, and a partly masked copy of all of them where some are masked in training."""
+        if "valid" not in task.data:
+            return []
         plain = task.data["valid"]
         if not self.masked:
             return [plain]

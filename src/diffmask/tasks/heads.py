@@ -36,6 +36,10 @@ class Head(ABC):
     def quality(self, answer: Distribution, target: Shaped[Tensor, "row *event"]) -> float:
         """The head's own score of the rows that have a label."""
 
+    def row_quality(self, answer: Distribution, target: Shaped[Tensor, "row *event"]) -> Float[Tensor, " row"] | None:
+        """Each labelled row's part in the score, where the score is their mean."""
+        return None
+
     @abstractmethod
     def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
         """Targets for people; a missing label is None."""
@@ -66,8 +70,12 @@ class OneClass(Head):
 
     def quality(self, answer: Distribution, target: Tensor) -> float:
         """Accuracy."""
+        return float(self.row_quality(answer, target).mean())
+
+    def row_quality(self, answer: Distribution, target: Tensor) -> Float[Tensor, " row"]:
+        """Whether each class is the right one."""
         known = _require_labels(target != MISSING)
-        return float((logits(answer).argmax(dim=-1)[known] == target[known]).float().mean())
+        return (logits(answer).argmax(dim=-1)[known] == target[known]).float()
 
     def outcomes(self, target: Tensor) -> list[str | None]:
         """Names of the classes."""
@@ -104,8 +112,12 @@ class ManyLabels(Head):
 
     def quality(self, answer: Distribution, target: Tensor) -> float:
         """Share of label decisions that are right."""
+        return float(self.row_quality(answer, target).mean())
+
+    def row_quality(self, answer: Distribution, target: Tensor) -> Float[Tensor, " row"]:
+        """The share of a row's labels."""
         known = _require_labels(~target.isnan().any(dim=1))
-        return float(((logits(answer)[known] > 0) == (target[known] > 0.5)).float().mean())
+        return ((logits(answer)[known] > 0) == (target[known] > 0.5)).float().mean(dim=1)
 
     def outcomes(self, target: Tensor) -> list[str | None]:
         """The labels that hold, joined as a prediction's are."""

@@ -53,6 +53,20 @@ def quietly() -> Iterator[None]:
             library.enable_progress_bar()
 
 
+@contextmanager
+def keeping_attention(model: Any) -> Iterator[None]:
+    """Within this block a transformer keeps its attention weights, which the faster kernels never hold."""
+    kernel = getattr(model.config, "_attn_implementation", "eager")
+    if kernel == "eager" or not hasattr(model, "set_attn_implementation"):
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(kernel)
+
+
 def _from_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
     try:
         with quietly():

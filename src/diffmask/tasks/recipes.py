@@ -1,27 +1,34 @@
 """Text tasks as recipes: a classifier that is there, or one fine-tuned from an encoder."""
 
-from collections.abc import Mapping
+from abc import ABC
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from diffmask.batch import Batch
+from diffmask.data.packaged import encoder
 from diffmask.data.splits import load_data
 from diffmask.data.tables import DataSet, Example
-from diffmask.errors import TaskError
+from diffmask.errors import InputError, TaskError
 from diffmask.task import Task, TaskRecipe
 from diffmask.tasks.finetuning import FineTuning
+from diffmask.tasks.origin import Origin
+from diffmask.tasks.pretrained import load_tokenizer
 from diffmask.tasks.reading import Reading
 from diffmask.tasks.text import TextClassification
 
+PROBLEMS = {
+    "classes": "single_label_classification",
+    "labels": "multi_label_classification",
+    "numbers": "regression",
+}
+"""What `transformers` calls the answers of a fine-tuning."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask(Reading, TaskRecipe):
-    """A trained classifier on a data set."""
-
-    name: ClassVar[str] = "text"
+class TextRecipe(Reading, TaskRecipe, ABC):
+    """A model on a data set of texts."""
 
     model: str
-    """Folder or hub id of the classifier."""
+    """Folder or hub id of the model."""
     data: str
     """A data set's name, the path of a table, or a folder with a table for each split."""
     rows: int | None = None
@@ -37,13 +44,25 @@ class TextTask(Reading, TaskRecipe):
         found = load_data(self.data, self)
         return replace(found, train=_spread(found.train, self.rows))
 
+
+@dataclass(frozen=True, kw_only=True)
+class TextTask(TextRecipe):
+    """A trained classifier on a data set."""
+
+    name: ClassVar[str] = "text"
+
+    model: str
+    """Folder or hub id of the classifier."""
+    encoder: str | None = None
+    """What it was fine-tuned from, where ROAR trains it again; one that `diffmask train` made knows it."""
+
     def build(self, seed: int) -> Task:
         """The classifier as it is."""
-        return TextClassification(self.model, **_splits(self.dataset()), reading=self)
+        return TextClassification(self.model, **_splits(self.dataset()), reading=self, encoder=self.encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedTask(FineTuning, TextTask):
+class FineTunedTask(FineTuning, TextRecipe):
     """An encoder fine-tuned on a data set."""
 
     name: ClassVar[str] = "fine-tuned-text"
@@ -53,33 +72,25 @@ class FineTunedTask(FineTuning, TextTask):
     data: str = "rotten-tomatoes"
     """A data set's name, the path of a table, or a folder with a table for each split."""
 
-    def build(self, seed: int) -> "FineTunedClassification":
+    def build(self, seed: int) -> TextClassification:
         """The encoder with an untrained head."""
         found = self.dataset()
-        task = FineTunedClassification(*self.fresh_classifier(self.model, found, seed), **_splits(found), reading=self)
-        task.recipe = self
-        return task
+        model = Origin(self.model, self.tuning).classifier(self._outputs(found), PROBLEMS[self.answers], seed)
+        return TextClassification(model, load_tokenizer(encoder(self.model)), **_splits(found), reading=self)
+
+    def _outputs(self, data: DataSet) -> tuple[str, ...]:
+        """The names of the classifier's outputs."""
+        if self.answers == "numbers":
+            return ("number",)
+        if len(data.classes) < 2:
+            raise InputError(f"the training rows have {len(data.classes)} labels; a classifier needs two")
+        return data.classes
 
     def train(self, task: Task, seed: int) -> None:
         """Fine-tune all of it."""
         if not isinstance(task, TextClassification):
             raise TaskError(f"{type(task).__name__} is not a text task; build it with this recipe")
         self.run(task, seed)
-
-
-class FineTunedClassification(TextClassification):
-    """A classifier that can be trained again from its encoder."""
-
-    recipe: FineTunedTask
-
-    def retrain(self, data: Mapping[str, Batch], seed: int) -> "FineTunedClassification":
-        """A fresh head on the encoder, fine-tuned on other rows."""
-        names = DataSet(train=[], valid=[], test=[], names=self.head.names)
-        model, _ = self.recipe.fresh_classifier(self.recipe.model, names, seed)
-        task = FineTunedClassification(model, self.tokenizer, reading=self.reader.reading)
-        task.recipe, task.data = self.recipe, dict(data)
-        self.recipe.run(task, seed)
-        return task
 
 
 def _spread(examples: list[Example], count: int | None) -> list[Example]:

@@ -10,7 +10,12 @@ Labels = Int[Tensor, " row"]
 
 def accuracy(logits: Logits, target: Labels) -> float:
     """Share of rows whose most likely class is the right one; also the micro-F1."""
-    return float((logits.argmax(dim=1) == target).double().mean())
+    return float(right(logits, target).mean())
+
+
+def right(logits: Logits, target: Labels) -> Float[Tensor, " row"]:
+    """1 for a row whose most likely class is the right one."""
+    return (logits.argmax(dim=1) == target).double()
 
 
 def macro_f1(logits: Logits, target: Labels) -> float:

@@ -20,9 +20,11 @@ from diffmask.hooks import Edit
 from diffmask.task import Task
 from diffmask.tasks.evidence import EVIDENCE, with_evidence
 from diffmask.tasks.explaining import explain_examples, row_words
+from diffmask.tasks.finetuning import FineTuning
 from diffmask.tasks.heads import head_of
+from diffmask.tasks.origin import Origin
 from diffmask.tasks.padding import find_padding
-from diffmask.tasks.pretrained import input_embedding, load_classifier, longest_input, quietly
+from diffmask.tasks.pretrained import input_embedding, keeping_attention, load_classifier, longest_input, quietly
 from diffmask.tasks.reading import Encoded, Reader, Reading
 from diffmask.tasks.shortcut import find_shortcut
 from diffmask.tasks.sites import find_sites
@@ -36,6 +38,9 @@ class TextClassification(Task):
 
     While the model runs here it is in eval mode and asks for no gradients; after each pass every module's mode and
     every parameter's `requires_grad` are as they were. Its weights are never changed.
+
+    ROAR trains models like it: `encoder` names what it was fine-tuned from, and `tuning` how; a classifier made by
+    `diffmask train` knows both.
     """
 
     model: Any
@@ -49,8 +54,12 @@ class TextClassification(Task):
         valid: Source | None = None,
         test: Source | None = None,
         reading: Reading = AS_USUAL,
+        encoder: str | Path | None = None,
+        tuning: FineTuning | None = None,
     ) -> None:
         found, self.tokenizer = load_classifier(model, tokenizer)
+        noted = Origin.of(found.config)
+        self.origin = Origin(str(encoder) if encoder else noted.encoder, tuning or noted.tuning)
         self.reader = Reader(self.tokenizer, reading, longest_input(found, self.tokenizer))
         self.head = head_of(found.config)
         self.mask_token = self.tokenizer.mask_token_id
@@ -127,8 +136,8 @@ class TextClassification(Task):
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
-        """The weights of every block; only `attn_implementation="eager"` keeps them."""
-        with frozen(self.model):
+        """The weights of every block, by the kernel that keeps them."""
+        with frozen(self.model), keeping_attention(self.model):
             found = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
         if not found or any(weights is None for weights in found):
             raise TaskError(
@@ -153,6 +162,10 @@ class TextClassification(Task):
         """Accuracy; for labels the share of right decisions, for numbers R squared."""
         return self.head.quality(self.head.answer(self.logits(batch)), batch.target)
 
+    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+        """Whether each decision is right; numbers have no such parts."""
+        return self.head.row_quality(self.head.answer(self.logits(batch)), batch.target)
+
     def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """What people marked, in data that has such marks."""
         return batch.token_inputs[EVIDENCE] if EVIDENCE in batch.token_inputs else super().truth(batch)
@@ -166,6 +179,25 @@ class TextClassification(Task):
         if isinstance(inputs, str | tuple):
             return explain_examples(self, explainer, [_unlabelled(inputs)])[0]
         return explain_examples(self, explainer, [_unlabelled(text) for text in inputs])
+
+    @property
+    def training_choices(self) -> Mapping[str, Any]:
+        """The encoder, and how it is fine-tuned."""
+        return self.origin.to_dict()
+
+    def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextClassification":
+        """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
+        model = self.origin.untrained(self.model, self.tokenizer, self.head.names, seed)
+        task = TextClassification(
+            model,
+            self.tokenizer,
+            reading=self.reader.reading,
+            encoder=self.origin.encoder,
+            tuning=self.origin.tuning,
+        )
+        task.data = dict(data)
+        self.origin.tuning.run(task, seed)
+        return task
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the classifier and its tokenizer as `transformers` loads them."""

@@ -56,7 +56,12 @@ class CountingTask(Task):
     @torch.no_grad()
     def quality(self, batch: Batch) -> float:
         """Accuracy."""
-        return float(((self.forward(batch).logits > 0) == (batch.target == 1)).float().mean())
+        return float(self.row_quality(batch).mean())
+
+    @torch.no_grad()
+    def row_quality(self, batch: Batch) -> Float[Tensor, " row"]:
+        """Whether each answer is right."""
+        return ((self.forward(batch).logits > 0) == (batch.target == 1)).float()
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Digits; those asked for are marked with `m` and `n`."""

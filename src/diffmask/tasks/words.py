@@ -14,7 +14,7 @@ from diffmask.errors import TaskError
 from diffmask.hooks import Site
 from diffmask.task import Task
 from diffmask.tasks.bilstm import Classifier
-from diffmask.tasks.scoring import SCORES
+from diffmask.tasks.scoring import SCORES, right
 from diffmask.tasks.word_training import logits_by_length
 
 if TYPE_CHECKING:
@@ -75,6 +75,12 @@ class WordClassification(Task):
     def quality(self, batch: Batch) -> float:
         """The model's score."""
         return self.score(logits_by_length(self, batch), batch.target)
+
+    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+        """Whether each answer is right, where that is what the data set is scored by."""
+        if self.recipe.preset.metric != "accuracy":
+            return None
+        return right(logits_by_length(self, batch), batch.target)
 
     def score(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
         """Accuracy or macro-F1, as is usual for the data set."""
