@@ -76,7 +76,7 @@ def _against_chance(findings: Findings, measures: Sequence[Measure]) -> str:
         if every
         else "no method beats a random order"
     )
-    said += " by every measure" if len(measures) > 1 else f" by {measures[0].title.lower()}" if measures else ""
+    said += " by every measure" if len(measures) > 1 else f" by {within(measures[0].title)}" if measures else ""
     parts = [said, *some]
     if none:
         parts.append(f"{listed(none)} cannot be told from a random order")
@@ -91,11 +91,11 @@ def _leaders(findings: Findings, measures: Sequence[Measure]) -> Iterator[str]:
             for one in findings.tied_with_the_best(measure.name)
         ]
         if len(names) == len(findings.compared(measure.name)):
-            yield f"By {measure.title.lower()} no method can be told from any other."
+            yield f"By {within(measure.title)} no method can be told from any other."
         elif len(names) == 1:
-            yield f"Best by {measure.title.lower()}: {names[0]}, ahead of all others."
+            yield f"Best by {within(measure.title)}: {names[0]}, ahead of all others."
         else:
-            yield f"Best by {measure.title.lower()}: {listed(names)}, which cannot be told apart."
+            yield f"Best by {within(measure.title)}: {listed(names)}, which cannot be told apart."
 
 
 def _differences(findings: Findings, measures: Sequence[Measure]) -> Iterator[str]:
@@ -131,7 +131,11 @@ def _cost(findings: Findings, measures: Sequence[Measure]) -> str:
 
 
 def _limits(measures: Sequence[Measure]) -> str:
-    said = [f"{measure.title}: {measure.cannot_say}" for measure in measures]
+    # Two measures of one kind have the same limits, which are said once.
+    titles: dict[str, list[str]] = {}
+    for measure in measures:
+        titles.setdefault(measure.cannot_say, []).append(measure.title)
+    said = [f"{listed(those)}: {cannot_say}" for cannot_say, those in titles.items()]
     return " ".join(
         [
             "What this cannot say: whether the model is right, whether a person is helped, or how methods fare on "
@@ -139,6 +143,15 @@ def _limits(measures: Sequence[Measure]) -> str:
             *said,
         ]
     )
+
+
+def within(title: str) -> str:
+    """A title within a sentence.
+
+    >>> within("Mass on evidence"), within("ROAR's RACU")
+    ('mass on evidence', "ROAR's RACU")
+    """
+    return title if title[:2].isupper() else title[:1].lower() + title[1:]
 
 
 def shown(value: float) -> str:

@@ -132,7 +132,7 @@ class RemoveAndRetrain(Evaluation, ABC):
 def _measure(variant: str, title: str) -> Measure:
     return Measure(
         name=f"{variant}_racu",
-        title=f"{title}: RACU",
+        title=f"{title}'s RACU",
         better="higher",
         says="Masking what the method calls important hurts a model trained again, more than masking at random.",
         cannot_say="Whether this very model uses those tokens: another is trained, and may read where the masks are. "
