@@ -24,7 +24,7 @@ from support.tiny_models import tiny_model, word_pieces
 FILLERS = ["the film is", "it was a very", "the plot and acting was", "i loved the movie but it was"]
 WORDS = {"good": "yes", "great": "yes", "fun": "yes", "bad": "no", "dull": "no", "mess": "no"}
 ROWS = [(f"{filler} {word}", label) for filler in FILLERS for word, label in WORDS.items()]
-TUNING = FineTuning(epochs=6, learning_rate=3e-3, batch_size=16)
+TUNING = FineTuning(epochs=15, learning_rate=3e-3, batch_size=16)
 EVALUATIONS = [
     {"name": "roar", "amounts": [0, 50, 100]},
     {"name": "recursive-roar", "amounts": [0, 25, 50, 100]},
@@ -42,7 +42,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "valid", "test"):
         (home / f"{split}.csv").write_text(table)
     recipe = FineTunedTask(
-        model=str(home / "encoder"), data=str(home), epochs=6, learning_rate=3e-3, batch_size=16, max_tokens=16
+        model=str(home / "encoder"), data=str(home), epochs=15, learning_rate=3e-3, batch_size=16, max_tokens=16
     )
     task = recipe.load(seed=0)
     assert isinstance(task, TextClassification)
