@@ -166,6 +166,21 @@ def test_rows_without_labels_are_named(home: Path, tmp_path: Path) -> None:
         list(Roar(amounts=(0, 50, 100)).run(Erasure(), bench))
 
 
+@pytest.mark.parametrize("left", ["without labels", "away"])
+def test_what_cannot_be_trained_again_is_left_out_with_its_reason(home: Path, left: str) -> None:
+    task = own(home)
+    if left == "away":
+        del task.data["train"]
+    else:
+        task.data["train"] = task.encode([text for text, _ in ROWS])
+    said: list[str] = []
+    board = dm.benchmark(task, ["gradient"], [*EVALUATIONS, "comprehensiveness"], texts=40, say=said.append)
+    assert "trainings" not in said[0]
+    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    reason = "has no 'train' rows" if left == "away" else "have no label"
+    assert any("recursive-roar of gradient is left out" in warning and reason in warning for warning in board.warnings)
+
+
 def test_without_validation_rows_the_last_epoch_is_kept(home: Path) -> None:
     task = own(home)
     data = {split: batch for split, batch in task.data.items() if split != "valid"}

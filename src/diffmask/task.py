@@ -21,6 +21,14 @@ from diffmask.recipe import Recipe
 from diffmask.words import ReadRow
 
 
+class Splits(dict[str, Batch]):
+    """Rows by split; one that is not there is asked for in words."""
+
+    def __missing__(self, split: str) -> Batch:
+        has = f"it has {', '.join(self)}" if self else "it has none"
+        raise InputError(f"the task has no '{split}' rows, and {has}; give it {split}=...")
+
+
 class Task(ABC):
     """One model on one data set, every row of which is one decision.
 
@@ -38,7 +46,16 @@ class Task(ABC):
     def __init__(self, model: nn.Module, places: Mapping[str, Site], data: Mapping[str, Batch]) -> None:
         self.model = model.eval().requires_grad_(False)
         self.places = dict(places)
-        self.data = dict(data)
+        self.data = data
+
+    @property
+    def data(self) -> Splits:
+        """The rows: to learn from, to choose by and to explain."""
+        return self._data
+
+    @data.setter
+    def data(self, rows: Mapping[str, Batch]) -> None:
+        self._data = Splits(rows)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -108,6 +125,13 @@ class Task(ABC):
             'Hugging Face with attn_implementation="eager": the faster kernels never hold the weights'
         )
 
+    def require_labels(self, data: Mapping[str, Batch]) -> None:
+        """Models are trained and scored by labels: every row has one."""
+        for split, batch in data.items():
+            missing = self.outcomes(batch.target).count(None)
+            if missing:
+                raise InputError(f"{missing} of {len(batch)} rows of '{split}' have no label, which ROAR trains by")
+
     @property
     def training_choices(self) -> Mapping[str, Any]:
         """What decides how `retrain` trains, as plain values: other choices are other models."""
@@ -125,7 +149,7 @@ class Task(ABC):
 
     def copy(self) -> "Task":
         """The same task with a model of its own, which may be trained; the rows are shared."""
-        return deepcopy(self, {id(self.data): dict(self.data)})
+        return deepcopy(self, {id(self.data): Splits(self.data)})
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """The model's answer with some sites edited: p(y | x, h_site <- edit(h_site))."""

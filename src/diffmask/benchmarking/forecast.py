@@ -60,13 +60,14 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
         for name, missing in track(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
-        found |= _making(parts, plan.split, benches[0], small)
+        made = _making(parts, plan.split, benches[0], small)
     unknown = tuple(
         evaluation.name
         for evaluation in plan.evaluations
         if not evaluation.per_text and not evaluation.parts(plan.methods[0], benches[0])
     )
-    return Forecast(found, unknown, sum(part.trains for made in parts.values() for part in made))
+    trainings = sum(part.trains for name in made for part in parts[name])
+    return Forecast({**found, **made}, unknown, trainings)
 
 
 def _missing_parts(plan: Plan, benches: Sequence[Bench]) -> dict[str, list[Part]]:
@@ -90,18 +91,21 @@ def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Bench, small
 
     @cache
     def explaining(method: Method) -> float:
-        each = small.explained(shortened(method), split).cost.seconds / few
-        return rows * each + fit_seconds(method, small)
+        try:
+            each = small.explained(shortened(method), split).cost.seconds / few
+            return rows * each + fit_seconds(method, small)
+        except DiffMaskError:
+            return 0.0
 
     try:
         training = training_seconds(task, bench.seed) if parts else 0.0
-        return {
-            name: training * sum(part.trains for part in made)
-            + sum(explaining(part.explained_by) for part in made if part.explained_by)
-            for name, made in parts.items()
-        }
     except DiffMaskError:
         return {}
+    return {
+        name: training * sum(part.trains for part in made)
+        + sum(explaining(part.explained_by) for part in made if part.explained_by)
+        for name, made in parts.items()
+    }
 
 
 def _preparation(evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:

@@ -95,7 +95,7 @@ def fit_seconds(method: Method, bench: Bench) -> float:
 
 def training_seconds(task: Task, seed: int) -> float:
     """What training the task again will take: told from two trainings on few rows, or measured where all are few."""
-    rows = len(task.data["train"])
+    rows = len(task.data.get("train", ()))
     if rows <= 2 * TRAINING_ROWS:
         return timed(lambda: task.retrain(task.data, seed))
     short, longer = (_share(task.data, few / rows) for few in (TRAINING_ROWS, 2 * TRAINING_ROWS))

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.batch import Batch
-from diffmask.errors import InputError, RecipeError, StoreError, TaskError
+from diffmask.errors import RecipeError, StoreError, TaskError
 from diffmask.explainer import Method
 from diffmask.part import Part
 from diffmask.recipe import digest_of
@@ -153,7 +153,6 @@ class Step(Part):
 
         def make() -> Artefact:
             start = time.perf_counter()
-            require_labels(self.bench.task())
             trained = self.bench.task().retrain(data, self.bench.seed)
             return Artefact(trained.model.state_dict(), {"seconds": time.perf_counter() - start})
 
@@ -169,7 +168,7 @@ class Step(Part):
         if self.random:
             return Artefact(random_importances(self.bench.task().data, self.bench.seed), {})
         task = self.task()
-        require_labels(task)
+        task.require_labels(task.data)
         explainer = self.method.fit(task, self.bench.seed)
         found, seconds = {}, {}
         for split, batch in task.data.items():
@@ -276,20 +275,10 @@ class Score:
     """Each row's part in the score, where it is their mean."""
 
 
-def require_labels(task: Task) -> None:
-    """Models are trained and scored by labels, and gold ones are explained: every row has one."""
-    for split, batch in task.data.items():
-        missing = task.outcomes(batch.target).count(None)
-        if missing:
-            raise InputError(
-                f"{missing} of {len(batch)} rows of '{split}' have no label, which ROAR trains and scores by"
-            )
-
-
 def with_model(task: Task, trained: Artefact, data: Mapping[str, Batch]) -> Task:
     """The same task with a model trained before, on other data."""
     other = copy(task)
-    other.model, other.data = deepcopy(task.model), dict(data)
+    other.model, other.data = deepcopy(task.model), data
     try:
         other.model.load_state_dict(dict(trained.tensors))
     except RuntimeError as error:

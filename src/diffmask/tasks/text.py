@@ -187,6 +187,7 @@ class TextClassification(Task):
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextClassification":
         """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
+        self.require_labels(data)
         model = self.origin.untrained(self.model, self.tokenizer, self.head.names, seed)
         task = TextClassification(
             model,
@@ -195,7 +196,7 @@ class TextClassification(Task):
             encoder=self.origin.encoder,
             tuning=self.origin.tuning,
         )
-        task.data = dict(data)
+        task.data = data
         self.origin.tuning.run(task, seed)
         return task
 
