@@ -74,8 +74,8 @@ class Step(Part):
 
     def lineage(self) -> list["Step"]:
         """The steps that are retrained for this one, itself the last: between points far apart there are others."""
-        above = self.parent if self.k and not self.everything else None
-        return [*(above.lineage() if above and above.k else []), self]
+        alone = self.k == 0 or self.everything or self.parent.k == 0
+        return [self] if alone else [*self.parent.lineage(), self]
 
     @property
     def random(self) -> bool:
