@@ -46,8 +46,8 @@ sst: $(VENV)/installed ## the study of the DiffMask paper on the Sentiment Treeb
 	$(BIN)/python benchmarks/sst.py runs/sst runs/sst2
 
 BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
-roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds; BABI=FOLDER reads bABI's own files
-	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi --engine processes $(if $(BABI),tasks.0.folder=$(BABI))
+roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds or SEEDS=[...]; BABI=FOLDER reads bABI's own files
+	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi --engine processes $(if $(BABI),tasks.0.folder=$(BABI)) $(if $(SEEDS),seeds=$(SEEDS))
 	$(BIN)/python benchmarks/roar_babi.py runs/roar_babi
 
 bench: $(VENV)/installed ## speed and quality, ratios in one run
