@@ -250,3 +250,13 @@ def test_a_part_stands_after_what_it_needs(bench: Bench, amounts: tuple[int, ...
     for part in RecursiveRoar(amounts=amounts).parts(Weight(), bench):
         assert set(part.needs) <= made, part.label
         made.add(part.address)
+
+
+def test_a_step_is_called_by_what_it_does(bench: Bench) -> None:
+    protocol = Protocol(recursive=True, step_size=25)
+    labels = [Step(bench, Weight(), protocol, k).label.partition(", seed 0, ")[::2] for k in (0, 50, 100)]
+    assert [(first.partition(" ")[0], what) for first, what in labels] == [
+        ("score", "nothing masked"),
+        ("train", "50 % masked by weight, recursively"),
+        ("train", "100 % masked"),
+    ]

@@ -224,10 +224,13 @@ class Step(Part):
     @property
     def label(self) -> str:
         """What is masked, how much of it, and how."""
+        where = f"{self.bench.recipe.label}, seed {self.bench.seed}"
+        if self.k == 0:
+            return f"score {where}, nothing masked"
         unit = " %" if self.protocol.strategy == "quantile" else " tokens"
-        how = ", recursively" if self.recursive and not self.everything else ""
-        by = "" if self.everything or not self.k else f" by {self.method.label}{how}"
-        return f"train {self.bench.recipe.label}, seed {self.bench.seed}, {self.k}{unit} masked{by}"
+        how = ", recursively" if self.recursive else ""
+        by = "" if self.everything else f" by {self.method.label}{how}"
+        return f"train {where}, {self.k}{unit} masked{by}"
 
     def make(self) -> None:
         """Mask, train, score."""
