@@ -19,7 +19,7 @@ from diffmask.tasks.finetuning import FineTuning
 from diffmask.tasks.origin import Origin, with_new_head
 from diffmask.tasks.recipes import FineTunedTask
 from diffmask.tasks.text import TextClassification
-from support.tiny_models import tiny_model, word_pieces
+from support.tiny_models import save_encoder, tiny_model, word_pieces
 
 FILLERS = ["the film is", "it was a very", "the plot and acting was", "i loved the movie but it was"]
 WORDS = {"good": "yes", "great": "yes", "fun": "yes", "bad": "no", "dull": "no", "mess": "no"}
@@ -35,9 +35,7 @@ EVALUATIONS = [
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder, and a classifier fine-tuned from it by our own command's recipe."""
     home = tmp_path_factory.mktemp("own")
-    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model.bert.save_pretrained(home / "encoder")
-    word_pieces().save_pretrained(home / "encoder")
+    save_encoder(home / "encoder")
     table = "text,label\n" + "\n".join(f"{text},{label}" for text, label in ROWS * 4)
     for split in ("train", "valid", "test"):
         (home / f"{split}.csv").write_text(table)

@@ -1,6 +1,7 @@
 """Tiny random classifiers of every family, and tokenizers made from a handful of words."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -118,3 +119,10 @@ def _wrap(raw: Tokenizer, max_tokens: int, **marks: str) -> PreTrainedTokenizerF
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, model_max_length=max_tokens, pad_token="[PAD]", unk_token="[UNK]", **marks
     )
+
+
+def save_encoder(folder: Path) -> None:
+    """A tiny encoder without dropout, and its tokenizer, as `transformers` loads them."""
+    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model.bert.save_pretrained(folder)
+    word_pieces().save_pretrained(folder)

@@ -12,7 +12,7 @@ from diffmask.errors import InputError
 from diffmask.recipe import parse
 from diffmask.tasks.recipes import FineTunedTask, TextTask
 from diffmask.tasks.text import TextClassification
-from support.tiny_models import tiny_model, word_pieces
+from support.tiny_models import save_encoder
 
 FILLERS = ["the film is", "a very", "it was", "plot and acting", "i loved it but the movie was"]
 WORDS = {"good": "yes", "great": "yes", "fun": "yes", "bad": "no", "dull": "no", "mess": "no"}
@@ -22,9 +22,7 @@ WORDS = {"good": "yes", "great": "yes", "fun": "yes", "bad": "no", "dull": "no",
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder in `encoder`, and a table of texts whose last word decides."""
     home = tmp_path_factory.mktemp("encoder")
-    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    model.bert.save_pretrained(home / "encoder")
-    word_pieces().save_pretrained(home / "encoder")
+    save_encoder(home / "encoder")
     lines = [f"{filler} {word},{label}" for filler in FILLERS for word, label in WORDS.items()]
     for split in ("train", "valid", "test"):
         (home / f"{split}.csv").write_text("text,label\n" + "\n".join(lines * (4 if split == "train" else 1)) + "\n")
