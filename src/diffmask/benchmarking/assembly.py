@@ -28,7 +28,9 @@ def assemble(
     """The board of a finished plan."""
     kept = [done for done in found if done.measured]
     names = measure_names(plan.evaluations)
-    values = {measure.name: _values(kept, names, measure) for measure in names.values()}
+    values = {
+        measure.name: _values(kept, evaluation, metric, measure) for (evaluation, metric), measure in names.items()
+    }
     measures = [measure for measure in names.values() if values[measure.name]]
     seen = {done.name: [bench.explained(done.method, plan.split) for bench in benches] for done in kept}
     rival = rival_seconds(kept, benches[0], plan.split)
@@ -67,27 +69,22 @@ def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, s
     return found
 
 
-def _values(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure], wanted: Measure) -> dict[str, Any]:
+def _values(kept: Sequence[Done], evaluation: Evaluation, metric: str, measure: Measure) -> dict[str, Any]:
     """By method, seeds x rows of one measure."""
     found = {}
     for done in kept:
-        records = [record for record in _records(done, names, wanted) if record.at is None]
-        rows = [record.per_row or (record.value,) for record in records if record.per_row or wanted.beyond_random]
+        records = [record for record in _records(done, evaluation, metric) if record.at is None]
+        rows = [record.per_row or (record.value,) for record in records if record.per_row or measure.beyond_random]
         if rows and len({len(row) for row in rows}) == 1:
             found[done.name] = np.array(rows, dtype=np.float64)
-    if wanted.beyond_random and found and any(done.name == BASELINE for done in kept):
+    if measure.beyond_random and found and any(done.name == BASELINE for done in kept):
         found = {BASELINE: np.zeros_like(next(iter(found.values()))), **found}
     return found
 
 
-def _records(
-    done: Done, names: Mapping[tuple[Evaluation, str], Measure], wanted: Measure, curve: bool = False
-) -> Iterator[Record]:
-    """Those of one measure, or of its curve."""
-    for (evaluation, metric), measure in names.items():
-        sought = measure.curve if curve and measure.curve else metric
-        if measure.name == wanted.name:
-            yield from (record for own, record in done.measured if (own, record.metric) == (evaluation, sought))
+def _records(done: Done, evaluation: Evaluation, metric: str) -> list[Record]:
+    """Those of one metric."""
+    return [record for own, record in done.measured if (own, record.metric) == (evaluation, metric)]
 
 
 def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) -> MethodResult:
@@ -103,16 +100,17 @@ def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) ->
 
 
 def _curves(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure]) -> Iterator[Curve]:
-    for (_, metric), measure in names.items():
+    for (evaluation, metric), measure in names.items():
+        drawn = measure.curve or metric
         for done in kept:
             points: dict[float, list[tuple[float, ...]]] = {}
-            for record in _records(done, names, measure, curve=True):
+            for record in _records(done, evaluation, drawn):
                 if record.at is not None:
                     points.setdefault(record.at, []).append(record.per_row or (record.value,))
             found = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
             if found:
                 yield Curve(
-                    measure=measure.name.replace(metric, measure.curve or metric, 1),
+                    measure=measure.name.replace(metric, drawn, 1),
                     method=done.name,
                     knob=measure.knob,
                     x=list(found),
