@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar, Literal
 
+import torch
+
 from diffmask.area import Areas, areas
 from diffmask.bench import Bench
 from diffmask.board import Measure
@@ -103,11 +105,9 @@ class RemoveAndRetrain(Evaluation, ABC):
         rows = len(curve[0].by_row)
         if not possible or not rows or any(len(point.by_row) != rows for point in (*curve, *random)):
             return ()
-        return tuple(
-            self.areas([point.by_row[row] for point in curve], [point.by_row[row] for point in random]).absolute
-            / possible
-            for row in range(rows)
-        )
+        found, base = (torch.tensor([point.by_row for point in one], dtype=torch.float64) for one in (curve, random))
+        at = torch.tensor(self.points, dtype=torch.float64) / self.points[-1]
+        return tuple((torch.trapezoid(base - found, at, dim=0) / possible).tolist())
 
     def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
         """Between two curves at this evaluation's points."""

@@ -191,8 +191,9 @@ class Step(Part):
             task = self.task()
             test = task.data["test"]
             by_row = task.row_quality(test)
-            tensors = {} if by_row is None else {"by_row": by_row}
-            return Artefact(tensors, {"score": task.quality(test), "rows": len(test)})
+            if by_row is None:
+                return Artefact({}, {"score": task.quality(test), "rows": len(test)})
+            return Artefact({"by_row": by_row}, {"score": float(by_row.mean()), "rows": len(test)})
 
         kept = self.bench.store.get_or_make(*self.address, make)
         by_row = kept.tensors.get("by_row")

@@ -189,14 +189,8 @@ class TextClassification(Task):
         """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
         self.require_labels(data)
         model = self.origin.untrained(self.model, self.tokenizer, self.head.names, seed)
-        task = TextClassification(
-            model,
-            self.tokenizer,
-            reading=self.reader.reading,
-            encoder=self.origin.encoder,
-            tuning=self.origin.tuning,
-        )
-        task.data = data
+        task = TextClassification(model, self.tokenizer, reading=self.reader.reading)
+        task.origin, task.data = self.origin, data
         self.origin.tuning.run(task, seed)
         return task
 
