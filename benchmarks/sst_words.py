@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffmask.data.sst import NAMES, Tree
+from diffmask.data.sst import SST_NAMES, Tree
 from diffmask.explanation import Explanation
 
-SENTIMENTS = NAMES
+SENTIMENTS = SST_NAMES
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def layers_kept(explanations: Iterable[Explanation], sentences: Sequence[Tree]) 
         states = dict(zip([unit.span for unit in seen.units], kept, strict=True))
         # A word that the tokenizer has no piece for is never needed.
         found += [
-            Word(word, NAMES[sentiment], states.get(span, 0.0))
+            Word(word, SST_NAMES[sentiment], states.get(span, 0.0))
             for word, sentiment, span in zip(tree.words, tree.sentiments, spans, strict=True)
         ]
     return found

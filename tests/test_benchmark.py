@@ -11,7 +11,7 @@ import torch
 
 import diffmask as dm
 from diffmask.bench import Bench
-from diffmask.benchmarking import agreement
+from diffmask.benchmarking.agreement import agreement_table
 from diffmask.benchmarking.assembly import measure_names
 from diffmask.benchmarking.budget import within_budget
 from diffmask.benchmarking.choices import sorted_choices
@@ -257,7 +257,7 @@ def test_two_evaluations_of_one_measure_are_told_apart() -> None:
 
 def test_agreement_is_a_table_of_pairs() -> None:
     rising, everything = torch.arange(10.0)[None], torch.ones(1, 10, dtype=torch.bool)
-    found = agreement.table([rising, -rising], everything)
+    found = agreement_table([rising, -rising], everything)
     assert found["rank correlation"] == [[pytest.approx(1), pytest.approx(-1)], [pytest.approx(-1), pytest.approx(1)]]
     assert found["overlap of the highest fifth"] == [[1.0, 0.0], [0.0, 1.0]]
 

@@ -60,7 +60,7 @@ def test_a_place_has_its_published_number_among_the_outcomes() -> None:
 
 def test_the_files_have_the_published_sizes_and_vocabulary() -> None:
     real(1)
-    found = babi.load(SHARED / "babi" / "en-10k", 1)
+    found = babi.load_babi(SHARED / "babi" / "en-10k", 1)
     assert [len(split) for split in found.splits().values()] == [8500, 1500, 1000]
     assert len(Vocabulary.of(found.train)) == 25
     assert mean(len(text.words) + 2 for text in found.train) == pytest.approx(38, abs=0.5)

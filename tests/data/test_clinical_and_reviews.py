@@ -49,7 +49,7 @@ def test_diabetes_is_any_250_00_and_splits_may_be_listed(hospital: Path) -> None
 
 
 def test_anemia_is_acute_or_chronic_but_not_both(hospital: Path) -> None:
-    found = mimic.load(hospital, "anemia")
+    found = mimic.load_mimic(hospital, "anemia")
     rows = [*found.train, *found.valid, *found.test]
     assert sorted(row.label for row in rows) == [0, 1]
     assert not any("Bled" in row.text for row in rows)
@@ -64,34 +64,34 @@ def test_notes_become_words(hospital: Path) -> None:
 
 def test_missing_files_and_columns_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"DIAGNOSES_ICD\.csv\.gz"):
-        mimic.load(tmp_path, "anemia")
+        mimic.load_mimic(tmp_path, "anemia")
     (tmp_path / "DIAGNOSES_ICD.csv").write_text("HADM_ID,CODE\n1,2\n")
     with pytest.raises(InputError, match="no column ICD9_CODE"):
-        mimic.load(tmp_path, "anemia")
+        mimic.load_mimic(tmp_path, "anemia")
 
 
 def test_reviews_from_tables_and_from_folders(tmp_path: Path) -> None:
     for split in ("train", "dev", "test"):
         row = json.dumps({"text": f"{split} review", "label": 1})
         (tmp_path / f"imdb_{split}_1.jsonl.gz").write_bytes(gzip.compress(row.encode()))
-    assert [row.text for row in imdb.load(tmp_path).valid] == ["dev review"]
+    assert [row.text for row in imdb.load_imdb(tmp_path).valid] == ["dev review"]
     other = tmp_path / "aclImdb"
     for split in ("train", "test"):
         for place, kind in enumerate(("neg", "pos")):
             (other / split / kind).mkdir(parents=True)
             for number in range(5):
                 (other / split / kind / f"{number}_{place}.txt").write_text(f"{split} {kind} {number}")
-    found = imdb.load(other)
+    found = imdb.load_imdb(other)
     assert len(found.train) + len(found.valid) == 10
     assert [row.label for row in found.test] == [0] * 5 + [1] * 5
     with pytest.raises(InputError, match="neither"):
-        imdb.load(tmp_path / "none")
+        imdb.load_imdb(tmp_path / "none")
 
 
 def test_the_shared_reviews_are_read() -> None:
     if not (SHARED / "imdb").is_dir():
         pytest.skip("there is no imdb in the data folder; set DIFFMASK_DATA")
-    found = imdb.load(SHARED / "imdb")
+    found = imdb.load_imdb(SHARED / "imdb")
     assert [len(split) for split in (found.train, found.valid, found.test)] == [6000, 1000, 2000]
 
 

@@ -23,14 +23,14 @@ def shared(name: str) -> Path:
 
 def reviews() -> Path:
     try:
-        return packaged.reviews()
+        return packaged.packaged_reviews()
     except InputError as error:
         pytest.skip(str(error))
 
 
 def test_the_treebank_has_its_published_sizes() -> None:
     folder = shared("sst")
-    fine, binary = sst.load(folder, classes=5), sst.load(folder, classes=2)
+    fine, binary = sst.load_sst(folder, classes=5), sst.load_sst(folder, classes=2)
     assert [len(split) for split in (fine.train, fine.valid, fine.test)] == [8544, 1101, 2210]
     assert [len(split) for split in (binary.train, binary.valid, binary.test)] == [6920, 872, 1821]
     assert {row.label for row in fine.train} == {0, 1, 2, 3, 4}
@@ -44,14 +44,14 @@ def test_every_word_of_the_treebank_has_a_sentiment() -> None:
 
 
 def test_escapes_of_the_treebank_are_undone_and_its_odd_spaces_kept() -> None:
-    tree = sst.parse("(1 (2 -LRB-) (1 (2 1\\/2) (3 so\u00a0so)))")
+    tree = sst.parse_tree("(1 (2 -LRB-) (1 (2 1\\/2) (3 so\u00a0so)))")
     assert tree == sst.Tree(("(", "1/2", "so\u00a0so"), (2, 2, 3), 1)
     with pytest.raises(InputError, match="not a tree"):
-        sst.parse("plain text")
+        sst.parse_tree("plain text")
 
 
 def test_snli_has_pairs_and_three_classes() -> None:
-    data = snli.load(shared("snli"))
+    data = snli.load_snli(shared("snli"))
     assert [len(split) for split in (data.train, data.valid, data.test)] == [18000, 2000, 9842]
     assert data.test[0].pair is not None
     assert data.classes == ("entailment", "neutral", "contradiction")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.data.eraser import Marked, load, load_cose
+from diffmask.data.eraser import Marked, load_cose, load_eraser
 from diffmask.data.splits import load_data
 from diffmask.data.tables import Columns, Example
 from diffmask.errors import InputError, TaskError
@@ -54,25 +54,25 @@ def marked(row: Example) -> list[str]:
 
 
 def test_evidence_is_found_in_the_text(folder: Path) -> None:
-    first, second = load(folder).train
+    first, second = load_eraser(folder).train
     assert (first.text, first.pair, first.label) == ("the film was very dull .", "is it good ?", "NEG")
     assert marked(first) == ["film was", "dull"]
     assert second.pair is None and marked(second) == ["great fun"]
-    assert load(folder).names == ("NEG", "POS")
+    assert load_eraser(folder).names == ("NEG", "POS")
 
 
 def test_an_archive_reads_as_its_folder(folder: Path, tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "movies.tar.xz", "w:xz") as archive:
         archive.add(folder, "movies")
-    assert load(tmp_path / "movies.tar.xz") == load(folder)
-    assert load_data(f"eraser:{folder}", Columns()) == load(folder)
+    assert load_eraser(tmp_path / "movies.tar.xz") == load_eraser(folder)
+    assert load_data(f"eraser:{folder}", Columns()) == load_eraser(folder)
 
 
 def test_a_file_alone_is_split_by_document(folder: Path) -> None:
     (folder / "train.jsonl").unlink()
     (folder / "test.jsonl").unlink()
     (folder / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS * 3))
-    found = load(folder)
+    found = load_eraser(folder)
     for row in (*found.train, *found.valid, *found.test):
         assert sum(row in part for part in (found.train, found.valid, found.test)) == 1
     assert len(found.train) + len(found.valid) + len(found.test) == 6
@@ -80,12 +80,12 @@ def test_a_file_alone_is_split_by_document(folder: Path) -> None:
 
 def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no train\.jsonl, val\.jsonl, test\.jsonl"):
-        load(tmp_path)
+        load_eraser(tmp_path)
     with pytest.raises(InputError, match="give a folder or an archive"):
-        load(tmp_path / "none")
+        load_eraser(tmp_path / "none")
     (folder / "docs" / "two").unlink()
     with pytest.raises(InputError, match=r"train\.jsonl, line 2: there is no docs/two"):
-        load(folder)
+        load_eraser(folder)
 
 
 def test_marks_lie_on_the_tokens_of_the_first_text_and_the_model_never_sees_them() -> None:
@@ -109,7 +109,7 @@ def test_marks_lie_on_the_tokens_of_the_first_text_and_the_model_never_sees_them
 @pytest.mark.parametrize(("name", "rows"), [("multirc", 3214), ("fever", 6122)])
 def test_the_published_evidence_is_the_text_it_is_said_to_be(name: str, rows: int) -> None:
     archive = SHARED / f"eraser_{name}_val.tar.xz"
-    found = load(archive)
+    found = load_eraser(archive)
     every = [*found.train, *found.valid, *found.test]
     assert len(every) == rows
     with tarfile.open(archive) as files:

@@ -5,10 +5,9 @@ from torch import Tensor
 
 from diffmask.evaluate.ranks import rank_correlation, top_overlap
 
-Scores = Float[Tensor, "row token"]
 
 
-def table(scores: list[Scores], maskable: Bool[Tensor, "row token"]) -> dict[str, list[list[float]]]:
+def agreement_table(scores: list[Float[Tensor, "row token"]], maskable: Bool[Tensor, "row token"]) -> dict[str, list[list[float]]]:
     """Every pair of methods, means over texts."""
     kinds = {"rank correlation": rank_correlation, "overlap of the highest fifth": top_overlap}
     return {

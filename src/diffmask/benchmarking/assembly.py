@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from diffmask.bench import Bench, Explained
-from diffmask.benchmarking import agreement
+from diffmask.benchmarking.agreement import agreement_table
 from diffmask.benchmarking.plan import Plan
 from diffmask.benchmarking.price import price, rival_seconds
 from diffmask.benchmarking.work import Done, fit_problems
@@ -48,7 +48,7 @@ def assemble(
         methods=methods,
         comparisons=comparisons,
         curves=list(_curves(kept, names)),
-        agreement=agreement.table([one.attribution.scores for one in first.values()], maskable),
+        agreement=agreement_table([one.attribution.scores for one in first.values()], maskable),
         texts=list(_texts(benches[0], plan.split, first)),
         manifest=dict(manifest),
     )

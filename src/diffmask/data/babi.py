@@ -95,6 +95,6 @@ def split_questions(questions: list[Question], test: list[Question]) -> WordedDa
     )
 
 
-def load(folder: Path, task: int) -> WordedData:
+def load_babi(folder: Path, task: int) -> WordedData:
     """The three splits of a task, from its files."""
     return split_questions(read(folder, task, "train"), read(folder, task, "test"))

@@ -169,6 +169,6 @@ def draw(task: int, questions: int, seed: int) -> list[Question]:
     return [question for _ in range(-(-questions // QUESTIONS)) for question in tell(task, source)][:questions]
 
 
-def load(task: int) -> WordedData:
+def generate_babi(task: int) -> WordedData:
     """As many as were published: 10,000 and 1,000 questions."""
     return split_questions(draw(task, 10_000, seed=1), draw(task, 1_000, seed=2))

@@ -28,7 +28,7 @@ class Marked(Example):
     """In the first text: first character, and the one after the last."""
 
 
-def load(place: Path) -> DataSet:
+def load_eraser(place: Path) -> DataSet:
     """The three splits of a folder or an archive; one file alone is split by document, 80, 10 and 10 %."""
     files = _texts(place)
     found = {split: _rows(files, name) for split, name in SPLITS.items() if f"{name}.jsonl" in files}

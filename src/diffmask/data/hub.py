@@ -17,7 +17,7 @@ USUAL: Sequence[tuple[str, str | None]] = (
 SPLITS = (("train",), ("validation", "valid", "dev"), ("test",))
 
 
-def load(name: str, columns: Columns) -> DataSet:
+def load_hub(name: str, columns: Columns) -> DataSet:
     """`owner/name`, or `owner/name,configuration`: its labelled rows; a split that is not there is empty."""
     found = _fetch(name)
     if "train" not in found:

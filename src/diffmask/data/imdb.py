@@ -7,10 +7,10 @@ from pathlib import Path
 from diffmask.data.tables import Columns, DataSet, Example, examples
 from diffmask.errors import InputError
 
-NAMES = ("negative", "positive")
+IMDB_NAMES = ("negative", "positive")
 
 
-def load(folder: Path) -> DataSet:
+def load_imdb(folder: Path) -> DataSet:
     """From tables `imdb_train*`, `imdb_dev*` and `imdb_test*`, or from the folders of aclImdb.
 
     Of aclImdb's training reviews a fifth, chosen by a hash of the text, are for validation.
@@ -18,7 +18,7 @@ def load(folder: Path) -> DataSet:
     tables = {split: sorted(folder.glob(f"imdb_{split}*.jsonl*")) for split in ("train", "dev", "test")}
     if all(tables.values()):
         train, valid, test = (list(examples(files[0], Columns())) for files in tables.values())
-        return DataSet(train=train, valid=valid, test=test, names=NAMES)
+        return DataSet(train=train, valid=valid, test=test, names=IMDB_NAMES)
     if (folder / "train" / "pos").is_dir():
         rows = list(_reviews(folder / "train"))
         held_out = [hashlib.sha256(row.text.encode()).digest()[0] % 5 == 0 for row in rows]
@@ -26,7 +26,7 @@ def load(folder: Path) -> DataSet:
             train=[row for row, held in zip(rows, held_out, strict=True) if not held],
             valid=[row for row, held in zip(rows, held_out, strict=True) if held],
             test=list(_reviews(folder / "test")),
-            names=NAMES,
+            names=IMDB_NAMES,
         )
     raise InputError(f"{folder} holds neither imdb_train*.jsonl (with dev and test) nor aclImdb's train/pos")
 

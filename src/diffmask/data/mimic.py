@@ -18,7 +18,7 @@ ORDER = {"Report": 0, "Addendum": 1}
 Subset = Literal["diabetes", "anemia"]
 
 
-def load(folder: Path, subset: Subset) -> DataSet:
+def load_mimic(folder: Path, subset: Subset) -> DataSet:
     """Every admission with a discharge summary and a label."""
     labels = {admission: label_of(codes, subset) for admission, codes in diagnoses(folder).items()}
     listed = _listed(folder) if subset == "diabetes" else {}

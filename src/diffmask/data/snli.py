@@ -14,7 +14,7 @@ NUMBERED = {"1": "neutral", "2": "contradiction", "3": "entailment"}
 """What the classes are called in the subset of the training split."""
 
 
-def load(folder: Path) -> DataSet:
+def load_snli(folder: Path) -> DataSet:
     """18,000 and 2,000 pairs of the training split, and the official development split without its open cases."""
     return DataSet(
         train=list(_subset(folder / "snli_train_subset_18000.csv.gz")),

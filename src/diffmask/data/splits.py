@@ -5,19 +5,25 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from diffmask.data import eraser, hub, imdb, mimic, packaged, snli, sst
+from diffmask.data.eraser import load_eraser
+from diffmask.data.hub import load_hub
+from diffmask.data.imdb import load_imdb
+from diffmask.data.mimic import load_mimic
+from diffmask.data.packaged import packaged_reviews
+from diffmask.data.snli import load_snli
+from diffmask.data.sst import load_sst
 from diffmask.data.tables import Columns, DataSet, Example, examples, rows_of_file
 from diffmask.errors import InputError, nearest
 
 PACKAGED = {"rotten-tomatoes": "rotten_tomatoes", "imdb-reviews": "imdb"}
 FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
-    "sst2": lambda folder: sst.load(folder, classes=2),
-    "sst5": lambda folder: sst.load(folder, classes=5),
-    "snli": snli.load,
-    "eraser": eraser.load,
-    "imdb": imdb.load,
-    "mimic-diabetes": lambda folder: mimic.load(folder, "diabetes"),
-    "mimic-anemia": lambda folder: mimic.load(folder, "anemia"),
+    "sst2": lambda folder: load_sst(folder, classes=2),
+    "sst5": lambda folder: load_sst(folder, classes=5),
+    "snli": load_snli,
+    "eraser": load_eraser,
+    "imdb": load_imdb,
+    "mimic-diabetes": lambda folder: load_mimic(folder, "diabetes"),
+    "mimic-anemia": lambda folder: load_mimic(folder, "anemia"),
 }
 
 
@@ -30,11 +36,11 @@ def load_data(name: str, columns: Columns) -> DataSet:
     """
     kind, colon, folder = name.partition(":")
     if colon and kind == "hub":
-        return filled(hub.load(folder, columns))
+        return filled(load_hub(folder, columns))
     if colon and kind in FOLDERS:
         return FOLDERS[kind](Path(folder))
     if name in PACKAGED:
-        rows = (row for row in rows_of_file(packaged.reviews()) if row["source"] == PACKAGED[name])
+        rows = (row for row in rows_of_file(packaged_reviews()) if row["source"] == PACKAGED[name])
         return by_hash(examples(rows, Columns()), ("negative", "positive"))
     if Path(name).is_dir():
         return _folder(Path(name), columns)

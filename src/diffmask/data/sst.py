@@ -9,7 +9,7 @@ from pathlib import Path
 from diffmask.data.tables import DataSet, Example
 from diffmask.errors import InputError
 
-NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
+SST_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 LEAF = re.compile(r"\((\d) ([^() ]+)\)")
 
@@ -28,10 +28,10 @@ class Tree:
         return " ".join(self.words)
 
 
-def parse(line: str) -> Tree:
+def parse_tree(line: str) -> Tree:
     """A sentence from its bracketed tree.
 
-    >>> parse("(3 (2 It) (4 (4 works) (2 .)))")
+    >>> parse_tree("(3 (2 It) (4 (4 works) (2 .)))")
     Tree(words=('It', 'works', '.'), sentiments=(2, 4, 2), label=3)
     """
     # Not str.split: some words hold a no-break space.
@@ -50,13 +50,13 @@ def trees(folder: Path, split: str) -> Iterator[Tree]:
         raise InputError(f"there is no {places[0]} (nor {places[-1]}): give the folder of the Sentiment Treebank")
     raw = gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes()
     for line in raw.decode().strip("\n").split("\n"):
-        yield parse(line)
+        yield parse_tree(line)
 
 
-def load(folder: Path, classes: int) -> DataSet:
+def load_sst(folder: Path, classes: int) -> DataSet:
     """Five classes, or two: without the neutral sentences."""
     found = {}
     for name, split in (("train", "train"), ("valid", "dev"), ("test", "test")):
         kept = (tree for tree in trees(folder, split) if classes == 5 or tree.label != 2)
         found[name] = [Example(tree.text, label=tree.label if classes == 5 else int(tree.label > 2)) for tree in kept]
-    return DataSet(**found, names=NAMES if classes == 5 else ("negative", "positive"))
+    return DataSet(**found, names=SST_NAMES if classes == 5 else ("negative", "positive"))

@@ -18,7 +18,7 @@ STYLE = (
 
 def render(grid: Grid) -> str:
     """Words down, layers across; nothing of the text is taken for markup."""
-    table = _table(grid) if grid.words else ""
+    table = _html_table(grid) if grid.words else ""
     return (
         f'<div class="diffmask"><style>{STYLE}</style><p>{escape(grid.title)}</p>{table}'
         f"<p>{escape(grid.verdict)}</p></div>"
@@ -38,7 +38,7 @@ def document(title: str, grids: Sequence[Grid]) -> str:
     )
 
 
-def _table(grid: Grid) -> str:
+def _html_table(grid: Grid) -> str:
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in grid.headings)
     body = "".join(
         _row(word, values, kept) for word, values, kept in zip(grid.words, grid.values, grid.kept, strict=True)

@@ -13,11 +13,11 @@ def show(grid: Grid, console: Console | None = None) -> None:
     out = console or Console()
     out.print(Text(grid.title))
     if grid.words:
-        out.print(_table(grid))
+        out.print(_terminal_table(grid))
     out.print(Text(grid.verdict))
 
 
-def _table(grid: Grid) -> Table:
+def _terminal_table(grid: Grid) -> Table:
     table = Table(box=None, pad_edge=False, show_footer=True, collapse_padding=True)
     table.add_column("", footer="masked %\nKL")
     for heading, masked, divergence in zip(grid.headings, grid.masked, grid.divergences, strict=True):

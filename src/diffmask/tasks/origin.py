@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from diffmask.data.packaged import encoder
+from diffmask.data.packaged import packaged_encoder
 from diffmask.errors import InputError, TrainingWarning
 from diffmask.tasks.finetuning import FineTuning
 from diffmask.tasks.pretrained import load_tokenizer, quietly
@@ -46,7 +46,7 @@ class Origin:
 
         with seeded(seed, "classifier"), quietly():
             model = AutoModelForSequenceClassification.from_pretrained(
-                encoder(str(self.encoder)),
+                packaged_encoder(str(self.encoder)),
                 num_labels=len(names),
                 id2label=dict(enumerate(names)),
                 label2id={name: place for place, name in enumerate(names)},
@@ -59,7 +59,7 @@ class Origin:
         """A classifier like this one as it was before it learned anything of its task, as far as that is known."""
         if self.encoder is None:
             return with_new_head(model, seed)
-        if load_tokenizer(encoder(self.encoder)).get_vocab() != tokenizer.get_vocab():
+        if load_tokenizer(packaged_encoder(self.encoder)).get_vocab() != tokenizer.get_vocab():
             raise InputError(
                 f"the encoder '{self.encoder}' has another vocabulary than the classifier; give the one that it was "
                 "fine-tuned from"

@@ -4,7 +4,7 @@ from abc import ABC
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from diffmask.data.packaged import encoder
+from diffmask.data.packaged import packaged_encoder
 from diffmask.data.splits import load_data
 from diffmask.data.tables import DataSet, Example
 from diffmask.errors import InputError, TaskError
@@ -76,7 +76,7 @@ class FineTunedTask(FineTuning, TextRecipe):
         """The encoder with an untrained head."""
         found = self.dataset()
         model = Origin(self.model, self.tuning).classifier(self._outputs(found), PROBLEMS[self.answers], seed)
-        return TextClassification(model, load_tokenizer(encoder(self.model)), **_splits(found), reading=self)
+        return TextClassification(model, load_tokenizer(packaged_encoder(self.model)), **_splits(found), reading=self)
 
     def _outputs(self, data: DataSet) -> tuple[str, ...]:
         """The names of the classifier's outputs."""

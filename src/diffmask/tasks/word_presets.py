@@ -6,7 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from diffmask.data import babi, babi_world, imdb, mimic, snli, sst
+from diffmask.data.babi import load_babi
+from diffmask.data.babi_world import generate_babi
+from diffmask.data.imdb import load_imdb
+from diffmask.data.mimic import load_mimic
+from diffmask.data.snli import load_snli
+from diffmask.data.sst import load_sst
 from diffmask.data.spelling import note_words, review_words, with_digits_hidden, without_punctuation
 from diffmask.data.tables import DataSet
 from diffmask.data.worded import WordedData, worded
@@ -39,8 +44,8 @@ class Preset:
 
 def _babi(task: int) -> Preset:
     return Preset(
-        load=partial(babi.load, task=task),
-        generate=partial(babi_world.load, task=task),
+        load=partial(load_babi, task=task),
+        generate=partial(generate_babi, task=task),
         metric="accuracy",
         selection="accuracy",
         training=WordTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=100, by_length=False),
@@ -73,19 +78,19 @@ def _sst(found: DataSet) -> WordedData:
 
 
 SNLI = replace(
-    _sentences(snli.load, partial(worded, spell=with_digits_hidden), least=3, batch_size=128),
+    _sentences(load_snli, partial(worded, spell=with_digits_hidden), least=3, batch_size=128),
     metric="accuracy",
     selection="accuracy",
     training=WordTraining(epochs=25, batch_size=128, learning_rate=1e-3, patience=3),
 )
 PRESETS = {
     **{f"babi-{task}": _babi(task) for task in (1, 2, 3)},
-    "sst": _sentences(partial(sst.load, classes=2), _sst, least=1),
+    "sst": _sentences(partial(load_sst, classes=2), _sst, least=1),
     "snli": SNLI,
-    "imdb": _sentences(imdb.load, partial(worded, spell=review_words, shortest=7, longest=399), least=10),
-    "mimic-diabetes": _sentences(partial(mimic.load, subset="diabetes"), partial(worded, spell=note_words), least=5),
+    "imdb": _sentences(load_imdb, partial(worded, spell=review_words, shortest=7, longest=399), least=10),
+    "mimic-diabetes": _sentences(partial(load_mimic, subset="diabetes"), partial(worded, spell=note_words), least=5),
     "mimic-anemia": _sentences(
-        partial(mimic.load, subset="anemia"), partial(worded, spell=note_words, longest=4000), least=5
+        partial(load_mimic, subset="anemia"), partial(worded, spell=note_words, longest=4000), least=5
     ),
 }
 
