@@ -5,7 +5,7 @@ from typing import Any
 
 from diffmask.board import Board, Comparison, Curve, Measure
 from diffmask.report.cost_chart import cost_chart
-from diffmask.report.curves import curve_chart
+from diffmask.report.curves import curve_chart, curve_groups
 from diffmask.report.number import amount, between, duration, shown
 from diffmask.report.page import asset, digest, environment
 from diffmask.report.payload import payload
@@ -53,17 +53,6 @@ def render_board(board: Board) -> str:
     )
     # A lone half of a surrogate pair is no character: UTF-8 cannot hold it.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def curve_groups(board: Board) -> Mapping[str, Sequence[Curve]]:
-    """Curves that share a chart, by the chart's title."""
-    titles = {measure.name: measure.title for measure in board.measures}
-    known = {method.name for method in board.methods}
-    groups: dict[tuple[str, str], list[Curve]] = {}
-    for curve in board.curves:
-        if curve.method in known and len(curve.x):
-            groups.setdefault((curve.measure, curve.knob), []).append(curve)
-    return {titles.get(measure, measure.replace("_", " ")): group for (measure, _), group in groups.items()}
 
 
 def cost_columns(board: Board) -> Mapping[str, str]:

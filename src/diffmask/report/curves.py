@@ -1,6 +1,6 @@
 """A measure against its knob, a line a method."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from diffmask.board import Board, Curve
@@ -40,3 +40,14 @@ def _name(curve: Curve, kind: int, x: Axis, y: Axis, at: float) -> str:
         f'<g class="m{kind % 8}"><path class="lead" d="M{edge + 6},{y(curve.y[-1])}L{x.end + 12},{at}"/>'
         f'<text class="name" x="{x.end + 16}" y="{at + 4}">{escape(curve.method)}</text></g>'
     )
+
+
+def curve_groups(board: Board) -> Mapping[str, Sequence[Curve]]:
+    """Curves that share a chart, by the chart's title."""
+    titles = {measure.name: measure.title for measure in board.measures}
+    known = {method.name for method in board.methods}
+    groups: dict[tuple[str, str], list[Curve]] = {}
+    for curve in board.curves:
+        if curve.method in known and len(curve.x):
+            groups.setdefault((curve.measure, curve.knob), []).append(curve)
+    return {titles.get(measure, measure.replace("_", " ")): group for (measure, _), group in groups.items()}

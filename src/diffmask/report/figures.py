@@ -6,7 +6,7 @@ from typing import Any
 
 from diffmask.board import Board, Curve, Measure
 from diffmask.errors import ExtraError
-from diffmask.report.board import curve_groups
+from diffmask.report.curves import curve_groups
 
 COLOURS = ("#5b6472", "#a33b7f", "#00795b", "#bf4c08", "#8f6300", "#0f7b9b", "#0b5c9e", "#4b3ca7")
 MARKS = "os^dXv|P"
