@@ -13,17 +13,17 @@ from statistics import mean
 
 import torch
 
-from diffmask.batch import Batch
+from diffmask.core.batch import Batch
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.task import Task
 from diffmask.errors import FitWarning
-from diffmask.explainer import Explainer, Method
-from diffmask.methods.amortised import Amortised
-from diffmask.methods.constant import Random
-from diffmask.methods.diffmask import DiffMask
-from diffmask.methods.erasure import Erasure
-from diffmask.methods.integrated_gradient import IntegratedGradient
-from diffmask.task import Task
-from diffmask.tasks.recipes import TextTask
-from diffmask.worth import Faithfulness, faithfulness
+from diffmask.methods.amortised.amortised import Amortised
+from diffmask.methods.baselines import Random
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.gradients import IntegratedGradient
+from diffmask.methods.leave_one_out import Erasure
+from diffmask.metrics.amortised_report import Faithfulness, faithfulness
+from diffmask.tasks.text.configs import TextTask
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import diffmask as dm
-from diffmask.board import Board
+from diffmask.results.benchmark_result import Board
 
 METHODS = [
     "random",

@@ -10,11 +10,11 @@ from unittest.mock import patch
 import torch
 from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 
-from diffmask.constraint import Controller, Multiplier
-from diffmask.evaluate.truth import kl, normalised
-from diffmask.experiment import Experiment
-from diffmask.methods.diffmask import DiffMask
-from diffmask.task import Task
+from diffmask.core.task import Task
+from diffmask.experiments.experiment import Experiment
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.lagrangian import Controller, Multiplier
+from diffmask.metrics.ground_truth import kl, normalised
 from diffmask.tasks.toy import ToyTask
 
 TOY = Experiment.read(Path(__file__).parents[1] / "experiments/toy.yaml")
@@ -86,7 +86,7 @@ RULES: dict[str, type[Multiplier]] = {
 
 def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, float]:
     """KL to the truth and divergence under hard masks, at the hidden state."""
-    with patch("diffmask.methods.diffmask.Multiplier", rule), warnings.catch_warnings():
+    with patch("diffmask.methods.diffmask.diffmask.Multiplier", rule), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         explainer = METHOD.fit(loaded, seed)
     batch = loaded.data["test"]

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from diffmask.batch import Batch
-from diffmask.data.splits import load_data
-from diffmask.data.tables import Columns
-from diffmask.persistence import load_explainer
-from diffmask.streaming import explain_table
+from diffmask.core.batch import Batch
+from diffmask.datasets.loading import load_data
+from diffmask.datasets.tables import Columns
+from diffmask.workspace.persistence import load_explainer
+from diffmask.workspace.sharding import explain_table
 
 ROWS_AT_ONCE = 128
 

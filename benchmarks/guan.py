@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffmask.guan.distortion import Problem, pose
-from diffmask.guan.interpreter import Interpreter
-from diffmask.guan.tolerance import Settings, solve
+from diffmask.methods.noise.distortion import Problem, pose
+from diffmask.methods.noise.interpreter import Interpreter
+from diffmask.methods.noise.solver import Settings, solve
 
 WEIGHTS = torch.tensor([10.0, 20.0, 5.0, -20.0, -10.0])
 STEPS = 5000

@@ -12,10 +12,10 @@ import time
 import torch
 
 import diffmask as dm
-from diffmask.batch import Batch
-from diffmask.evaluate.fidelity import macro_f1, under_masks
-from diffmask.mask import MaskExplainer
-from diffmask.recipe import choices_of, parse
+from diffmask.core.batch import Batch
+from diffmask.core.config import choices_of, parse
+from diffmask.methods.diffmask.base import MaskExplainer
+from diffmask.metrics.fidelity import macro_f1, under_masks
 
 
 def measured(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[float, ...]]:

@@ -10,8 +10,8 @@ import time
 from dataclasses import replace
 from unittest.mock import patch
 
-from diffmask.tasks import lstm
-from diffmask.tasks.word_recipes import BiLSTM
+from diffmask.tasks.bilstm import lstm
+from diffmask.tasks.bilstm.config import BiLSTM
 
 TIMED = 3
 

@@ -19,19 +19,19 @@ from typing import Any
 
 import torch
 
-from diffmask.bench import Bench
-from diffmask.beside import ReseededBench
-from diffmask.data.sst import trees
-from diffmask.evaluate.ranks import rank_correlation
-from diffmask.experiment import Experiment
-from diffmask.explainer import Method
+from diffmask.core.explainer import Method
+from diffmask.core.store import Store
+from diffmask.datasets.sentiment import trees
+from diffmask.experiments.experiment import Experiment
 from diffmask.methods.attention import Attention
 from diffmask.methods.bottleneck import Bottleneck
-from diffmask.methods.diffmask import DiffMask
-from diffmask.methods.integrated_gradient import IntegratedGradient
-from diffmask.methods.noise import Noise
-from diffmask.record import Record, read_jsonl
-from diffmask.store import Store
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.gradients import IntegratedGradient
+from diffmask.methods.noise.method import Noise
+from diffmask.metrics.ranks import rank_correlation
+from diffmask.results.records import Record, read_jsonl
+from diffmask.workspace.derived import ReseededBench
+from diffmask.workspace.workspace import Bench
 from sst_words import SENTIMENTS, layers_kept, parts_of_speech
 
 SENTENCE = "the plot is a mess and the acting is dreadful , but i loved it ."

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from diffmask.data.sst import SST_NAMES, Tree
-from diffmask.explanation import Explanation
+from diffmask.datasets.sentiment import SST_NAMES, Tree
+from diffmask.explanation.explanation import Explanation
 
 SENTIMENTS = SST_NAMES
 

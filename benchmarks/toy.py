@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, median
 
-from diffmask.record import Record, read_jsonl
+from diffmask.results.records import Record, read_jsonl
 
 Line = tuple[str, str, str, str, bool]
 

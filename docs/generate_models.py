@@ -25,7 +25,7 @@ A family that is not here works, or fails when the task is made with an error th
 def line(kind: str) -> str:
     """One row of the table."""
     from diffmask.errors import DiffMaskError
-    from diffmask.tasks.text import TextClassification
+    from diffmask.tasks.classification import TextClassification
     from support.tiny_models import tiny_model, word_pieces
 
     try:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson, kl_divergence
 
-from diffmask import answer
+from diffmask.core import distributions as answer
 from diffmask.errors import NumericsError, TaskError
 
 P = torch.tensor([0.3, -2.0])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffmask.batch import Attribution, Batch, ranking
+from diffmask.core.batch import Attribution, Batch, ranking
 from diffmask.errors import InputError, NumericsError
 
 

@@ -10,26 +10,22 @@ import pytest
 import torch
 
 import diffmask as dm
-from diffmask.bench import Bench
-from diffmask.benchmarking.agreement import agreement_table
-from diffmask.benchmarking.assembly import measure_names
-from diffmask.benchmarking.budget import within_budget
-from diffmask.benchmarking.choices import sorted_choices
-from diffmask.benchmarking.forecast import forecast
-from diffmask.benchmarking.plan import Plan
-from diffmask.benchmarking.rehearsal import Calls, fit_seconds, rehearsal
-from diffmask.benchmarking.run import PART_ROWS
-from diffmask.board import Board
+from diffmask.benchmarking.benchmark import PART_ROWS
+from diffmask.benchmarking.config import Plan, sorted_choices
+from diffmask.benchmarking.forecast import Calls, fit_seconds, forecast, rehearsal, within_budget
+from diffmask.benchmarking.result_builder import agreement_table, measure_names
+from diffmask.core.store import Store
 from diffmask.errors import InputError, RecipeError
-from diffmask.evaluate.comprehensiveness import Comprehensiveness
-from diffmask.evaluate.randomised import RandomisedModel
-from diffmask.evaluate.shortcut import PlantedShortcut
-from diffmask.graph import MeasureNode
-from diffmask.methods.diffmask import DiffMask
-from diffmask.record import read_jsonl
-from diffmask.store import Store
-from diffmask.tasks.text import TextClassification
+from diffmask.experiments.experiment import MeasureNode
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.metrics.faithfulness import Comprehensiveness
+from diffmask.metrics.sanity_checks import RandomisedModel
+from diffmask.metrics.shortcuts import PlantedShortcut
+from diffmask.results.benchmark_result import Board
+from diffmask.results.records import read_jsonl
+from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.toy import CountingTask
+from diffmask.workspace.workspace import Bench
 from support.tiny_models import tiny_model, word_pieces
 
 torch.set_num_threads(1)
@@ -108,7 +104,7 @@ def test_a_second_run_does_nothing_again(
     def refuse(*arguments: object) -> None:
         raise AssertionError("everything was there")
 
-    monkeypatch.setattr("diffmask.store.write", refuse)
+    monkeypatch.setattr("diffmask.core.store.write", refuse)
     again = dm.benchmark(task, METHODS, texts=40, seeds=(0, 1), out=folder, say=said.append)
     assert said == ["forecast: everything is there already"]
     assert again.methods == before.methods
@@ -176,7 +172,7 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
 ) -> None:
     # A clock that only trainings move: ten seconds each.
     trained: list[int] = []
-    monkeypatch.setattr("diffmask.evaluate.shortcut.FineTuning.run", lambda *arguments: trained.append(1))
+    monkeypatch.setattr("diffmask.metrics.shortcuts.FineTuning.run", lambda *arguments: trained.append(1))
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 10.0 * _more(trained, work))
     plan = Plan.of(["gradient", "erasure"], [PlantedShortcut(steps=80)], texts=20)
     bench = Bench.over(Store(tmp_path), plan.held_out(text_task))
@@ -214,7 +210,7 @@ def _more(counted: list[int], work: Callable[[], object]) -> int:
 
 def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that only fits move: two seconds, and one for each step.
-    monkeypatch.setattr("diffmask.benchmarking.rehearsal.timed", lambda work: 2.0 + work().recipe.steps)
+    monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 2.0 + work().recipe.steps)
     with rehearsal(task, "test", 0) as small:
         assert fit_seconds(DiffMask(by="gates", mask="states", steps=1000, batch_size=16), small) == 1002.0
 
@@ -291,7 +287,7 @@ def test_texts_have_words_gaps_and_a_score_a_word(text_board: Board) -> None:
 
 
 def test_the_report_is_written_where_it_can_be(text_board: Board, tmp_path: Path) -> None:
-    pytest.importorskip("diffmask.report.board", reason="the page of a board is not there yet")
+    pytest.importorskip("diffmask.report.benchmark_page", reason="the page of a board is not there yet")
     assert text_board.to_html(tmp_path / "report.html").stat().st_size > 1000
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import explain
-from diffmask.batch import Batch
-from diffmask.data.tables import DataSet, Example
-from diffmask.methods.diffmask import DiffMask
-from diffmask.tasks.text import TextClassification
+from diffmask.core.batch import Batch
+from diffmask.datasets.tables import DataSet, Example
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")

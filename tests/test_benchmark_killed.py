@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from diffmask.board import Board
-from diffmask.record import read_jsonl
+from diffmask.results.benchmark_result import Board
+from diffmask.results.records import read_jsonl
 
 SCRIPT = """
 import sys

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 import diffmask as dm
-from diffmask.batch import Batch
-from diffmask.bench import Bench
-from diffmask.board import Board
+from diffmask.core.batch import Batch
+from diffmask.core.store import Store
 from diffmask.errors import InputError, TrainingWarning
-from diffmask.evaluate.roar import Roar
-from diffmask.methods.erasure import Erasure
-from diffmask.store import Store
-from diffmask.tasks.finetuning import FineTuning
-from diffmask.tasks.origin import Origin, with_new_head
-from diffmask.tasks.recipes import FineTunedTask
-from diffmask.tasks.text import TextClassification
+from diffmask.methods.leave_one_out import Erasure
+from diffmask.metrics.roar.metric import Roar
+from diffmask.results.benchmark_result import Board
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.configs import FineTunedTask
+from diffmask.tasks.text.finetuning import FineTuning
+from diffmask.tasks.text.pretrained import Origin, with_new_head
+from diffmask.workspace.workspace import Bench
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 
 FILLERS = ["the film is", "it was a very", "the plot and acting was", "i loved the movie but it was"]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.board import Board
 from diffmask.errors import InputError
-from diffmask.record import plain
+from diffmask.results.benchmark_result import Board
+from diffmask.results.records import plain
 from support.board import synthetic_board
 from support.hostile import SCRIPT, hostile_board
 

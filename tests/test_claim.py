@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from diffmask import claim
-from diffmask.claim import claimed
-from diffmask.store import Artefact, Store
+from diffmask.core import lock as claim
+from diffmask.core.lock import claimed
+from diffmask.core.store import Artefact, Store
 
 
 def test_a_second_waits_until_the_first_is_done(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_a_run_of_which_a_part_fails_ends_with_an_error_after_its_table(
     def refuse(*arguments: object) -> None:
         raise ArithmeticError("no such erasure")
 
-    monkeypatch.setattr("diffmask.methods.exact_erasure.ExactErasure.build", refuse)
+    monkeypatch.setattr("diffmask.methods.leave_one_out.ExactErasure.build", refuse)
     file = tmp_path / "small.yaml"
     file.write_text(yaml.safe_dump({**SMALL, "methods": ["random", "exact-erasure"]}))
     ran = runner.invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "seeds=[0]"])

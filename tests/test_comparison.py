@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from diffmask.board import Measure, MethodResult
-from diffmask.comparison import FEWEST_ROWS, bootstrap, compare, estimate, holm, paired
-from diffmask.verdict import Findings, verdict
+from diffmask.results.benchmark_result import Measure, MethodResult
+from diffmask.results.comparison import FEWEST_ROWS, bootstrap, compare, estimate, holm, paired
+from diffmask.results.verdict import Findings, verdict
 
 UP = Measure(name="up", title="Up", better="higher", says="", cannot_say="Nothing of the sky.")
 DOWN = Measure(name="down", title="Down", better="lower", says="", cannot_say="Nothing of the sea.")

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from diffmask.constraint import Controller, Multiplier
+from diffmask.methods.diffmask.lagrangian import Controller, Multiplier
 
 RULE = Controller(margin=0.1, integral=0.1, proportional=1.0, memory=0.5, settle=0.5)
 

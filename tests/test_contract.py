@@ -12,13 +12,13 @@ import yaml
 from torch import Tensor, nn
 
 from diffmask import registry
-from diffmask.batch import Attribution, Batch, ranking
+from diffmask.core.batch import Attribution, Batch, ranking
+from diffmask.core.config import parse
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.task import Task
 from diffmask.errors import TaskError
-from diffmask.explainer import Explainer, Method
-from diffmask.persistence import load_explainer, save_explainer
-from diffmask.recipe import parse
-from diffmask.task import Task
 from diffmask.tasks.toy import ToyTask
+from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.transformer import TransformerTask
 
 torch.set_num_threads(1)

@@ -13,12 +13,11 @@ import pytest
 import torch
 import yaml
 
+from diffmask.core.store import Artefact, Store, read, write
 from diffmask.errors import RecipeError, RunError
-from diffmask.experiment import Experiment
-from diffmask.graph import FitNode, MeasureNode, TrainNode
-from diffmask.record import read_jsonl
-from diffmask.run import run_experiment
-from diffmask.store import Artefact, Store, read, write
+from diffmask.experiments.experiment import Experiment, FitNode, MeasureNode, TrainNode
+from diffmask.experiments.run import run_experiment
+from diffmask.results.records import read_jsonl
 from support.small import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -77,7 +76,7 @@ def test_a_second_run_measures_nothing_again(finished: Path, monkeypatch: pytest
     def refuse(*arguments: object) -> None:
         raise AssertionError("everything was there")
 
-    monkeypatch.setattr("diffmask.store.write", refuse)
+    monkeypatch.setattr("diffmask.core.store.write", refuse)
     run_experiment(Experiment.from_dict(SMALL), finished)
     assert (finished / "records.jsonl").read_text() == before
 
@@ -112,7 +111,7 @@ def test_what_fails_is_said_and_the_rest_is_measured_and_reported(
     def refuse(*arguments: object) -> None:
         raise ArithmeticError("no such erasure")
 
-    monkeypatch.setattr("diffmask.methods.exact_erasure.ExactErasure.build", refuse)
+    monkeypatch.setattr("diffmask.methods.leave_one_out.ExactErasure.build", refuse)
     small = {**SMALL, "seeds": [0], "methods": ["random", "exact-erasure"]}
     with pytest.raises(
         RunError, match=r"1 failed; 2 that build.*\n  fit exact-erasure on toy.*: ArithmeticError: no such"

@@ -8,14 +8,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from diffmask.display.terminal import show
+from diffmask.core.explainer import Explainer
 from diffmask.errors import InputError, TaskError
-from diffmask.explainer import Explainer
-from diffmask.explanation import Explanation
-from diffmask.methods.diffmask import DiffMask
-from diffmask.methods.integrated_gradient import IntegratedGradient
-from diffmask.tasks.reading import Reading
-from diffmask.tasks.text import TextClassification
+from diffmask.explanation.explanation import Explanation
+from diffmask.explanation.heatmap import show
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.gradients import IntegratedGradient
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.encoding import Reading
 from diffmask.tasks.toy import CountingTask
 from support.tiny_models import byte_pairs, tiny_model, word_pieces
 

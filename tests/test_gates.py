@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffmask.gates import HardConcrete
+from diffmask.methods.diffmask.hard_concrete import HardConcrete
 
 LOGITS = torch.tensor([-4.0, -1.0, 0.0, 0.7, 2.5, 5.0])
 DRAWS = 200_000

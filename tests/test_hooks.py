@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from diffmask.core.hooks import Site, editing
 from diffmask.errors import SiteError
-from diffmask.hooks import Site, editing
 
 
 class Twice(nn.Module):

@@ -11,16 +11,13 @@ import diffmask
 
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
-    "errors", "registry", "recipe", "record", "statistics", "bootstrap", "area", "board", "comparison", "verdict",
-    "report", "words", "display", "explanation", "batch", "hooks", "frozen", "answer", "cost", "memory", "training",
-    "task", "clean", "leaning", "explainer", "gates", "constraint", "probe", "guan", "data", "mask", "diagnostics",
-    "claim", "store", "tasks", "methods", "given", "parts", "bench", "beside", "persistence", "streaming", "part",
-    "roar", "evaluation", "evaluate", "worth", "graph", "experiment", "engine", "run", "benchmarking", "demo", "cli",
+    "errors", "registry", "results", "report", "explanation", "core", "datasets", "tasks", "methods", "workspace",
+    "metrics", "experiments", "benchmarking", "cli",
 )  # fmt: skip
 
 
 # A board shows itself, and its views are the report's; an amortised explainer says what it is worth.
-VIEWS = {"board": {"report"}, "methods": {"worth"}}
+VIEWS = {"results": {"report"}, "methods": {"metrics", "workspace"}}
 
 
 def imports(file: Path) -> set[str]:
@@ -67,12 +64,17 @@ def test_the_command_line_and_its_listing_load_nothing_heavy() -> None:
 
 def test_the_report_does_not_load_torch() -> None:
     assert "torch" not in loaded_by(
-        "import diffmask.report.folder, diffmask.statistics, diffmask.comparison, diffmask.verdict"
+        "import diffmask.report.benchmark_page, diffmask.results.comparison, diffmask.results.verdict"
     )
 
 
 def test_a_board_loads_nothing_heavy_until_it_is_shown() -> None:
-    assert not loaded_by("import diffmask.board, diffmask.report.folder, diffmask.report.tables") & HEAVY
+    assert (
+        not loaded_by(
+            "import diffmask.results.benchmark_result, diffmask.report.benchmark_page, diffmask.report.tables"
+        )
+        & HEAVY
+    )
 
 
 def test_every_public_name_is_there() -> None:

@@ -2,9 +2,9 @@
 
 import torch
 
-from diffmask.answer import tendency
-from diffmask.clean import CleanPass, clean_passes
-from diffmask.leaning import Leaning, read_leanings
+from diffmask.core.distributions import tendency
+from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.methods.diffmask.linear_probe import Leaning, read_leanings
 from diffmask.tasks.toy import CountingTask
 
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffmask.explainer import Method
-from diffmask.memory import Portion, is_out_of_memory
-from diffmask.methods.erasure import Erasure
-from diffmask.methods.gradient import Gradient
-from diffmask.methods.integrated_gradient import IntegratedGradient
+from diffmask.core.explainer import Method
+from diffmask.core.resources import Portion, is_out_of_memory
+from diffmask.methods.gradients import Gradient, IntegratedGradient
+from diffmask.methods.leave_one_out import Erasure
 from support.linear import LinearTask, Sum
 
 

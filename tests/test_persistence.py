@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import diffmask as dm
+from diffmask.core.explainer import Explainer
 from diffmask.errors import StoreError
-from diffmask.explainer import Explainer
-from diffmask.tasks.reading import Reading
-from diffmask.tasks.text import TextClassification
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.encoding import Reading
 from support.tiny_models import tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")

@@ -2,7 +2,7 @@
 
 import torch
 
-from diffmask.probe import Probe, SiteStatistics
+from diffmask.core.probe import Probe, SiteStatistics
 
 
 def test_a_probe_is_a_bounded_layer_on_standardised_states() -> None:

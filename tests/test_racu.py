@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import bootstrap as scipy_bootstrap
 
 import diffmask
-from diffmask.area import areas, racu_over_seeds
-from diffmask.bootstrap import bootstrap
 from diffmask.errors import InputError
+from diffmask.results.intervals import bootstrap
+from diffmask.results.racu import areas, racu_over_seeds
 
 REFERENCE = Path(os.environ.get("DIFFMASK_REFERENCE", Path(__file__).parents[2] / "shared" / "reference"))
 RANDOM = [0.90, 0.86, 0.72, 0.61, 0.55, 0.50, 0.45, 0.38, 0.29, 0.24, 0.20]

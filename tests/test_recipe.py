@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from diffmask import registry
+from diffmask.core.config import Recipe, parse
 from diffmask.errors import RecipeError
-from diffmask.methods.diffmask import DiffMask
-from diffmask.recipe import Recipe, parse
+from diffmask.methods.diffmask.diffmask import DiffMask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def test_a_recipe_cannot_be_changed() -> None:
 
 
 def test_the_digest_is_the_same_in_another_process() -> None:
-    code = "from diffmask.methods.diffmask import DiffMask; print(DiffMask(margin=0.2).digest)"
+    code = "from diffmask.methods.diffmask.diffmask import DiffMask; print(DiffMask(margin=0.2).digest)"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert DiffMask(margin=0.2).digest == there
 

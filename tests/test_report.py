@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffmask.errors import InputError
-from diffmask.report import read_run, render, write_report
+from diffmask.report.run_page import read_run, render, write_report
 
 HOSTILE = "<script>alert('x')</script>\"\u202e"
 

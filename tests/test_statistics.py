@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from diffmask.record import Record, read_jsonl, write_jsonl
-from diffmask.statistics import interval, summarise
+from diffmask.results.intervals import interval, summarise
+from diffmask.results.records import Record, read_jsonl, write_jsonl
 
 
 def record(value: float, seed: int = 0, **more: object) -> Record:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from diffmask.core.store import Artefact, Store, read, write
 from diffmask.errors import StoreError
-from diffmask.store import Artefact, Store, read, write
 
 ARTEFACT = Artefact({"weight": torch.arange(6.0).reshape(2, 3)}, {"note": "kept", "numbers": [1, 2.5]})
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-import diffmask.streaming
-from diffmask.data.tables import Columns
+import diffmask.workspace.sharding
+from diffmask.core.explainer import Explainer
+from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.explainer import Explainer
-from diffmask.methods.constant import Random
-from diffmask.methods.diffmask import DiffMask
-from diffmask.streaming import explain_table
-from diffmask.tasks.text import TextClassification
+from diffmask.methods.baselines import Random
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.tasks.classification import TextClassification
+from diffmask.workspace.sharding import explain_table
 from support.tiny_models import tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -72,7 +72,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
 ) -> None:
     out = tmp_path / "scores.jsonl"
     explain_table(explainer, table, tmp_path / "whole.jsonl", COLUMNS, shard=4)
-    original, calls = diffmask.streaming.explained_rows, []
+    original, calls = diffmask.workspace.sharding.explained_rows, []
 
     def dies(*arguments):  # type: ignore[no-untyped-def]
         calls.append(arguments[2])
@@ -80,7 +80,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(diffmask.streaming, "explained_rows", dies)
+    monkeypatch.setattr(diffmask.workspace.sharding, "explained_rows", dies)
     with pytest.raises(KeyboardInterrupt):
         explain_table(explainer, table, out, COLUMNS, shard=4)
     assert not out.exists()
@@ -93,7 +93,9 @@ def test_the_parts_of_another_job_are_not_mixed_in(
     explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "scores.jsonl"
-    monkeypatch.setattr(diffmask.streaming, "explained_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        diffmask.workspace.sharding, "explained_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         explain_table(explainer, table, out, COLUMNS, shard=4)
     other = Random().fit(explainer.task)

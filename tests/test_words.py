@@ -4,7 +4,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers
 
-from diffmask.words import Span, Token, group, largest, sentences, words
+from diffmask.explanation.text_units import Span, Token, group, largest, sentences, words
 from support.tiny_models import byte_pairs, word_pieces
 
 

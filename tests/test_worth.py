@@ -5,10 +5,10 @@ from typing import cast
 import pytest
 import torch
 
-from diffmask.batch import Batch
-from diffmask.methods.amortised import Amortised, AmortisedExplainer
-from diffmask.methods.erasure import Erasure
-from diffmask.worth import Report, faithfulness, in_no_order
+from diffmask.core.batch import Batch
+from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
+from diffmask.methods.leave_one_out import Erasure
+from diffmask.metrics.amortised_report import Report, faithfulness, in_no_order
 from support.linear import LinearTask
 from support.small_words import WordsTask
 from support.transformer import TransformerTask, with_spare_words

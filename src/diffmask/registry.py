@@ -55,114 +55,103 @@ def _load_plugins(kind: str) -> None:
             register(kind, point.name, point.value, f"from {point.dist.name if point.dist else 'a plug-in'}")
 
 
-_METHODS = """
-diffmask               diffmask:DiffMask                      masks learned once, one pass a text (De Cao 2020)
-amortised              amortised:Amortised                    signed scores learned once, one pass a text (FastSHAP)
-diffmask-per-input     per_input:PerInput                     masks searched for one text at a time (De Cao 2020)
-diffmask-reinforce     reinforce:Reinforce                    the same with binary masks and score-function gradients
-exact-erasure          exact_erasure:ExactErasure             the smallest evidence, where a task knows it
-erasure                erasure:Erasure                        leave one token out: mask, delete or hide it (Li 2016)
-erasure-search         erasure_search:ErasureSearch           the smallest sets of tokens that keep the decision
-greedy                 greedy:Greedy                          the order best for sufficiency and comprehensiveness
-gradient               gradient:Gradient                      norm of the gradient (Simonyan 2014)
-input-x-gradient       input_x_gradient:InputXGradient        state times gradient (Shrikumar 2017)
-integrated-gradient    integrated_gradient:IntegratedGradient gradients along a path from a baseline (Sundararajan 2017)
-attention              attention:Attention                    attention each token receives
-attention-rollout      attention_rollout:AttentionRollout     attention followed through the layers (Abnar 2020)
-bottleneck             bottleneck:Bottleneck                  information bottleneck per input (Schulz 2020)
-noise                  noise:Noise                            largest noise each token tolerates (Guan 2019)
-mutual-information     mutual_information:MutualInformation   word and label over the training rows, model unseen
-uniform                constant:Uniform                       every token the same
-random                 constant:Random                        a random order: the floor every method must beat
-"""
+_TASKS = (
+    ("toy", "tasks.toy:ToyTask", "does digit m occur more often than n? truth is known (De Cao 2020)"),
+    ("text", "tasks.text.configs:TextTask", "a Hugging Face classifier on texts or pairs of texts"),
+    ("fine-tuned-text", "tasks.text.configs:FineTunedTask", "an encoder fine-tuned on texts or pairs of texts"),
+    ("bilstm", "tasks.bilstm.config:BiLSTM", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
+)
+_METHODS = (
+    ("diffmask", "methods.diffmask.diffmask:DiffMask", "masks learned once, one pass a text (De Cao 2020)"),
+    ("amortised", "methods.amortised.amortised:Amortised", "signed scores learned once, one pass a text (FastSHAP)"),
+    (
+        "diffmask-per-input",
+        "methods.diffmask.per_input:PerInput",
+        "masks searched for one text at a time (De Cao 2020)",
+    ),
+    (
+        "diffmask-reinforce",
+        "methods.diffmask.per_input:Reinforce",
+        "the same with binary masks and score-function gradients",
+    ),
+    ("exact-erasure", "methods.leave_one_out:ExactErasure", "the smallest evidence, where a task knows it"),
+    ("erasure", "methods.leave_one_out:Erasure", "leave one token out: mask, delete or hide it (Li 2016)"),
+    ("erasure-search", "methods.subset_search:ErasureSearch", "the smallest sets of tokens that keep the decision"),
+    ("greedy", "methods.subset_search:Greedy", "the order best for sufficiency and comprehensiveness"),
+    ("gradient", "methods.gradients:Gradient", "norm of the gradient (Simonyan 2014)"),
+    ("input-x-gradient", "methods.gradients:InputXGradient", "state times gradient (Shrikumar 2017)"),
+    (
+        "integrated-gradient",
+        "methods.gradients:IntegratedGradient",
+        "gradients along a path from a baseline (Sundararajan 2017)",
+    ),
+    ("attention", "methods.attention:Attention", "attention each token receives"),
+    ("attention-rollout", "methods.attention:AttentionRollout", "attention followed through the layers (Abnar 2020)"),
+    ("bottleneck", "methods.bottleneck:Bottleneck", "information bottleneck per input (Schulz 2020)"),
+    ("noise", "methods.noise.method:Noise", "largest noise each token tolerates (Guan 2019)"),
+    (
+        "mutual-information",
+        "methods.mutual_information:MutualInformation",
+        "word and label over the training rows, model unseen",
+    ),
+    ("uniform", "methods.baselines:Uniform", "every token the same"),
+    ("random", "methods.baselines:Random", "a random order: the floor every method must beat"),
+)
+_METRICS = (
+    (
+        "divergence-to-truth",
+        "metrics.ground_truth:DivergenceToTruth",
+        "KL and JS from the known truth to the normalised scores",
+    ),
+    (
+        "comprehensiveness",
+        "metrics.faithfulness:Comprehensiveness",
+        "comprehensiveness and sufficiency over ratios (DeYoung 2020)",
+    ),
+    (
+        "deletion-insertion",
+        "metrics.perturbation_curves:DeletionInsertion",
+        "areas under the answer as tokens go and come back in order (Petsiuk 2018)",
+    ),
+    ("decision-flip", "metrics.perturbation_curves:DecisionFlip", "share of tokens to flip the decision"),
+    ("infidelity", "metrics.robustness:Infidelity", "do scores add up to what erasing does? (Yeh 2019)"),
+    ("sensitivity", "metrics.robustness:MaxSensitivity", "how far scores move under small noise (Yeh 2019)"),
+    (
+        "mass-on-evidence",
+        "metrics.ground_truth:MassOnEvidence",
+        "share of the scores on known evidence, such as bABI's supporting facts",
+    ),
+    (
+        "randomised-model",
+        "metrics.sanity_checks:RandomisedModel",
+        "do scores change when the weights do? (Adebayo 2018)",
+    ),
+    (
+        "human-rationales",
+        "metrics.rationales:HumanRationales",
+        "token F1, span F1 and AUPRC against people's marks (DeYoung 2020)",
+    ),
+    (
+        "planted-shortcut",
+        "metrics.shortcuts:PlantedShortcut",
+        "is a planted token that decides ranked first? (Bastings 2022)",
+    ),
+    ("stability", "metrics.sanity_checks:StabilityOverSeeds", "do fits of two seeds agree?"),
+    ("roar", "metrics.roar.metric:Roar", "mask what matters, train again (Hooker 2019, Madsen 2022)"),
+    (
+        "recursive-roar",
+        "metrics.roar.metric:RecursiveRoar",
+        "the same, with importances found anew at each step (Madsen 2022)",
+    ),
+    ("fidelity", "metrics.fidelity:Fidelity", "does the answer survive the learned masks?"),
+)
 _CAPTUM = (
     *("DeepLift", "FeatureAblation", "GradientShap", "InputXGradient", "IntegratedGradients", "KernelShap"),
     *("LayerIntegratedGradients", "Lime", "Occlusion", "Saliency", "ShapleyValueSampling"),
 )
 
-for _line in _METHODS.strip().splitlines():
-    _name, _target, _summary = _line.split(maxsplit=2)
-    register("method", _name, f"diffmask.methods.{_target}", _summary)
+for _kind, _rows in (("task", _TASKS), ("method", _METHODS), ("evaluation", _METRICS)):
+    for _name, _target, _summary in _rows:
+        register(_kind, _name, f"diffmask.{_target}", _summary)
 for _name in _CAPTUM:
     register("method", f"captum:{_name}", f"diffmask.methods.captum:{_name}", "by Captum; needs diffmask[captum]")
-for _kind, _name, _target, _summary in (
-    ("task", "toy", "diffmask.tasks.toy:ToyTask", "does digit m occur more often than n? truth is known (De Cao 2020)"),
-    ("task", "text", "diffmask.tasks.recipes:TextTask", "a Hugging Face classifier on texts or pairs of texts"),
-    (
-        "task",
-        "fine-tuned-text",
-        "diffmask.tasks.recipes:FineTunedTask",
-        "an encoder fine-tuned on texts or pairs of texts",
-    ),
-    (
-        "evaluation",
-        "divergence-to-truth",
-        "diffmask.evaluate.truth:DivergenceToTruth",
-        "KL and JS from the known truth to the normalised scores",
-    ),
-    (
-        "evaluation",
-        "comprehensiveness",
-        "diffmask.evaluate.comprehensiveness:Comprehensiveness",
-        "comprehensiveness and sufficiency over ratios (DeYoung 2020)",
-    ),
-    (
-        "evaluation",
-        "deletion-insertion",
-        "diffmask.evaluate.curves:DeletionInsertion",
-        "areas under the answer as tokens go and come back in order (Petsiuk 2018)",
-    ),
-    ("evaluation", "decision-flip", "diffmask.evaluate.flip:DecisionFlip", "share of tokens to flip the decision"),
-    (
-        "evaluation",
-        "infidelity",
-        "diffmask.evaluate.infidelity:Infidelity",
-        "do scores add up to what erasing does? (Yeh 2019)",
-    ),
-    (
-        "evaluation",
-        "sensitivity",
-        "diffmask.evaluate.sensitivity:MaxSensitivity",
-        "how far scores move under small noise (Yeh 2019)",
-    ),
-    (
-        "evaluation",
-        "mass-on-evidence",
-        "diffmask.evaluate.evidence:MassOnEvidence",
-        "share of the scores on known evidence, such as bABI's supporting facts",
-    ),
-    (
-        "evaluation",
-        "randomised-model",
-        "diffmask.evaluate.randomised:RandomisedModel",
-        "do scores change when the weights do? (Adebayo 2018)",
-    ),
-    (
-        "evaluation",
-        "human-rationales",
-        "diffmask.evaluate.rationales:HumanRationales",
-        "token F1, span F1 and AUPRC against people's marks (DeYoung 2020)",
-    ),
-    (
-        "evaluation",
-        "planted-shortcut",
-        "diffmask.evaluate.shortcut:PlantedShortcut",
-        "is a planted token that decides ranked first? (Bastings 2022)",
-    ),
-    ("evaluation", "stability", "diffmask.evaluate.stability:StabilityOverSeeds", "do fits of two seeds agree?"),
-    (
-        "task",
-        "bilstm",
-        "diffmask.tasks.word_recipes:BiLSTM",
-        "a BiLSTM with attention on bABI, SST and others (Madsen 2022)",
-    ),
-    ("evaluation", "roar", "diffmask.evaluate.roar:Roar", "mask what matters, train again (Hooker 2019, Madsen 2022)"),
-    (
-        "evaluation",
-        "recursive-roar",
-        "diffmask.evaluate.roar:RecursiveRoar",
-        "the same, with importances found anew at each step (Madsen 2022)",
-    ),
-    ("evaluation", "fidelity", "diffmask.evaluate.fidelity:Fidelity", "does the answer survive the learned masks?"),
-):
-    register(_kind, _name, _target, _summary)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from diffmask.data import babi, babi_world
-from diffmask.data.worded import Vocabulary
+from diffmask.datasets import babi
+from diffmask.datasets import babi as babi_world
+from diffmask.datasets.tokenizers import Vocabulary
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 ANSWERS = {

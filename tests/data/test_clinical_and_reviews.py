@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.data import imdb, mimic
-from diffmask.data.splits import load_data
-from diffmask.data.tables import Columns
+from diffmask.datasets import mimic
+from diffmask.datasets import sentiment as imdb
+from diffmask.datasets.loading import load_data
+from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.tasks.word_presets import preset
+from diffmask.tasks.bilstm.config import preset
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 NOTES = """ROW_ID,SUBJECT_ID,HADM_ID,CHARTDATE,CATEGORY,DESCRIPTION,TEXT

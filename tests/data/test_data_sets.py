@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.data import packaged, snli, sst
-from diffmask.data.splits import by_hash, load_data
-from diffmask.data.tables import Columns, Example, examples
+from diffmask.datasets import loading as packaged
+from diffmask.datasets import sentiment as sst
+from diffmask.datasets import snli
+from diffmask.datasets.loading import by_hash, load_data
+from diffmask.datasets.tables import Columns, Example, examples
 from diffmask.errors import InputError
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.data.eraser import Marked, load_cose, load_eraser
-from diffmask.data.splits import load_data
-from diffmask.data.tables import Columns, Example
+from diffmask.datasets.eraser import Marked, load_cose, load_eraser
+from diffmask.datasets.loading import load_data
+from diffmask.datasets.tables import Columns, Example
 from diffmask.errors import InputError, TaskError
-from diffmask.tasks.evidence import EVIDENCE
-from diffmask.tasks.text import TextClassification
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.encoding import EVIDENCE
 from support.tiny_models import tiny_model, word_pieces
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data")) / "rationales"
@@ -132,7 +132,7 @@ def test_selections_of_cose_stand_in_their_questions() -> None:
 
 @shared
 def test_rationales_of_movies_are_a_table_like_any_other() -> None:
-    from diffmask.data.tables import examples
+    from diffmask.datasets.tables import examples
 
     found = list(examples(SHARED / "eraser_movies_test_human_rationale_text.csv.gz", Columns()))
     assert len(found) == 100

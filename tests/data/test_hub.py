@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.data.splits import load_data
-from diffmask.data.tables import Columns
+from diffmask.datasets.loading import load_data
+from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.tasks.word_recipes import BiLSTM
+from diffmask.tasks.bilstm.config import BiLSTM
 
 datasets = pytest.importorskip("datasets")
 

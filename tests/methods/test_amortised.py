@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
+from diffmask.core.distributions import direction, numbers, rebuilt
+from diffmask.core.explainer import Explainer
+from diffmask.core.training import generator
 from diffmask.errors import FitWarning, RecipeError
-from diffmask.evaluate.ranks import rank_correlation
-from diffmask.explainer import Explainer
-from diffmask.methods.amortised import Amortised, AmortisedExplainer, middle_sites
-from diffmask.methods.amortised_answer import direction, numbers, rebuilt
-from diffmask.methods.amortised_budget import parse_budget
-from diffmask.methods.amortised_copies import draw_kept, draw_pointed
-from diffmask.methods.amortised_refine import posterior
-from diffmask.methods.erasure import Erasure
-from diffmask.training import generator
+from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer, middle_sites
+from diffmask.methods.amortised.objectives import draw_kept, draw_pointed
+from diffmask.methods.amortised.refine import posterior
+from diffmask.methods.amortised.training import parse_budget
+from diffmask.methods.leave_one_out import Erasure
+from diffmask.metrics.ranks import rank_correlation
 from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 

@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffmask.batch import Batch
+from diffmask.core.batch import Batch
 from diffmask.errors import InputError, RecipeError, TaskError
-from diffmask.methods.attention import Attention
-from diffmask.methods.attention_rollout import AttentionRollout
+from diffmask.methods.attention import Attention, AttentionRollout
 from diffmask.tasks.toy import CountingTask
 from support.linear import LinearTask
 from support.transformer import TransformerTask

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from diffmask.core.config import parse
 from diffmask.errors import ExtraError, RecipeError
-from diffmask.methods.integrated_gradient import IntegratedGradient
-from diffmask.recipe import parse
+from diffmask.methods.gradients import IntegratedGradient
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask
 from support.transformer import TransformerTask

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from diffmask.explainer import Explainer
-from diffmask.recipe import parse
+from diffmask.core.config import parse
+from diffmask.core.explainer import Explainer
 from support.transformer import TransformerTask
 
 BATCH = 8

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.answer import divergence
-from diffmask.clean import CleanPass
+from diffmask.core.distributions import divergence
+from diffmask.core.explainer import CleanPass
 from diffmask.errors import FitWarning, RecipeError, SiteError, TaskError
-from diffmask.evaluate.truth import js, kl, normalised, spread
-from diffmask.experiment import Experiment
-from diffmask.mask import MaskExplainer
-from diffmask.methods.diffmask import DiffMask
-from diffmask.methods.diffmask_gates import GatedExplainer
+from diffmask.experiments.experiment import Experiment
+from diffmask.methods.diffmask.base import MaskExplainer
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.gated import GatedExplainer
+from diffmask.metrics.ground_truth import js, kl, normalised, spread
 from diffmask.tasks.toy import CountingTask, ToyTask
 
 TOY = Experiment.read(Path(__file__).parents[2] / "experiments/toy.yaml")

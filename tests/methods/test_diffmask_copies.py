@@ -5,16 +5,16 @@ from typing import Literal, cast
 import pytest
 import torch
 
-from diffmask.answer import decision, divergence
-from diffmask.clean import CleanPass, clean_passes
-from diffmask.evaluate.ranks import rank_correlation
-from diffmask.leaning import Leaning
-from diffmask.methods.diffmask import DiffMask
-from diffmask.methods.diffmask_copies import CopiesExplainer
-from diffmask.methods.diffmask_copies_fit import draw_needed
-from diffmask.tasks.text import TextClassification
+from diffmask.core.distributions import decision, divergence
+from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.core.training import generator
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.linear_probe import Leaning
+from diffmask.methods.diffmask.surrogate import CopiesExplainer
+from diffmask.methods.diffmask.surrogate_fit import draw_needed
+from diffmask.metrics.ranks import rank_correlation
+from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.toy import CountingTask
-from diffmask.training import generator
 from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 from support.tiny_models import tiny_model, word_pieces

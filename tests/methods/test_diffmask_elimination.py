@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
-from diffmask.answer import divergence, tendency
-from diffmask.methods.amortised_answer import numbers, rebuilt, told_by
-from diffmask.methods.diffmask_elimination import LEAD, elimination, foretelling
+from diffmask.core.distributions import divergence, numbers, rebuilt, tendency, told_by
+from diffmask.methods.diffmask.elimination import LEAD, elimination, foretelling
 
 
 def moved(start: float, end: float) -> float:

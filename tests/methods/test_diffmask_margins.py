@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from diffmask.answer import divergence
-from diffmask.batch import ranking
-from diffmask.methods.diffmask import DiffMask
-from diffmask.methods.diffmask_calibration import opened
-from diffmask.methods.diffmask_margins import MarginsExplainer
-from diffmask.persistence import load_explainer, save_explainer
+from diffmask.core.batch import ranking
+from diffmask.core.distributions import divergence
+from diffmask.methods.diffmask.calibration import opened
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.nested import MarginsExplainer
+from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.linear import VALUES
 from support.small_words import WordsTask
 

@@ -6,12 +6,11 @@ import pytest
 import torch
 from captum.attr import FeatureAblation
 
-from diffmask.answer import decision, explained
-from diffmask.batch import Batch
+from diffmask.core.batch import Batch
+from diffmask.core.distributions import decision, explained
 from diffmask.errors import RecipeError, TaskError
-from diffmask.methods.erasure import Erasure, delete
-from diffmask.methods.erasure_search import ErasureSearch, ErasureSearchExplainer
-from diffmask.methods.subsets import Search
+from diffmask.methods.leave_one_out import Erasure, delete
+from diffmask.methods.subset_search import ErasureSearch, ErasureSearchExplainer, Search
 from diffmask.tasks.toy import CountingTask
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask, either

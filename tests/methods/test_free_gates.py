@@ -3,11 +3,9 @@
 import pytest
 import torch
 
-from diffmask.constraint import Controller, Multiplier, RowMultipliers
 from diffmask.errors import RecipeError
-from diffmask.methods.free_gates import FreeGates, FreeGatesExplainer, Run
-from diffmask.methods.per_input import PerInput
-from diffmask.methods.reinforce import Reinforce
+from diffmask.methods.diffmask.lagrangian import Controller, Multiplier, RowMultipliers
+from diffmask.methods.diffmask.per_input import FreeGates, FreeGatesExplainer, PerInput, Reinforce, Run
 from support.linear import LinearTask, batch_of
 from support.lookup import LookupTask
 

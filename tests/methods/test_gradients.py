@@ -8,14 +8,12 @@ from captum.attr import InputXGradient as CaptumInputXGradient
 from captum.attr import IntegratedGradients, Saliency
 from torch import Tensor
 
-from diffmask.answer import Quantity, decision, explained
-from diffmask.batch import Batch
+from diffmask.core.batch import Batch
+from diffmask.core.distributions import Quantity, decision, explained
+from diffmask.core.probe import Baseline, baseline_state
+from diffmask.core.task import Task
 from diffmask.errors import RecipeError, SiteError, TaskError
-from diffmask.methods.gradient import Gradient
-from diffmask.methods.input_x_gradient import InputXGradient
-from diffmask.methods.integrated_gradient import IntegratedGradient, IntegratedGradientExplainer
-from diffmask.probe import Baseline, baseline_state
-from diffmask.task import Task
+from diffmask.methods.gradients import Gradient, InputXGradient, IntegratedGradient, IntegratedGradientExplainer
 from support.linear import VALUES, VECTORS, WEIGHTS, LinearTask
 from support.transformer import TransformerTask
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from diffmask.batch import Batch
+from diffmask.core.batch import Batch
 from diffmask.errors import TaskError
 from diffmask.methods.mutual_information import MutualInformation, word_label_information
 from support.linear import LinearTask, batch_of

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from diffmask.core.probe import site_statistics
 from diffmask.errors import SiteError
-from diffmask.methods.noise import Noise, NoiseExplainer
-from diffmask.probe import site_statistics
+from diffmask.methods.noise.method import Noise, NoiseExplainer
 from support.linear import LinearTask
 from support.transformer import TransformerTask
 

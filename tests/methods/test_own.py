@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 import diffmask
-from diffmask.batch import Batch
+from diffmask.core.batch import Batch
+from diffmask.core.config import parse
 from diffmask.errors import InputError, NumericsError, RecipeError
-from diffmask.experiment import Experiment
-from diffmask.methods.own import method
-from diffmask.persistence import load_explainer, save_explainer
-from diffmask.recipe import parse
+from diffmask.experiments.experiment import Experiment
+from diffmask.methods.custom import method
+from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.linear import VALUES, LinearTask, Sum
 
 

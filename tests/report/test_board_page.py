@@ -10,10 +10,9 @@ from typing import Any
 import html5lib
 import pytest
 
-from diffmask.board import Board
-from diffmask.report.board import render_board
-from diffmask.report.number import amount, duration, shown
-from diffmask.report.page import digest
+from diffmask.report.benchmark_page import digest, render_board
+from diffmask.results.benchmark_result import Board
+from diffmask.results.formatting import amount, duration, shown
 from support.board import synthetic_board
 from support.hostile import CLOSING, SCRIPT, WORDS, hostile_board
 

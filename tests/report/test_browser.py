@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from diffmask.board import Board
 from diffmask.report.payload import payload
+from diffmask.results.benchmark_result import Board
 from support.board import synthetic_board
 from support.hostile import BIDI, WORDS, hostile_board
 

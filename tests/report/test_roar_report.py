@@ -9,10 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from diffmask.cli import app
-from diffmask.record import Record, write_json, write_jsonl
-from diffmask.report import Run, render
-from diffmask.report.roar import draw, read_roar, write_roar
-from diffmask.report.roar_curves import percent, roar_areas, roar_curves
+from diffmask.report.roar import draw, percent, read_roar, roar_areas, roar_curves, write_roar
+from diffmask.report.run_page import Run, render
+from diffmask.results.records import Record, write_json, write_jsonl
 
 
 def records() -> list[Record]:

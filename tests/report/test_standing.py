@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from diffmask.board import Board, Comparison
-from diffmask.report.standing import standings
+from diffmask.report.leaderboard import standings
+from diffmask.results.benchmark_result import Board, Comparison
 from support.board import synthetic_board
 
 

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from diffmask.batch import Attribution, Batch
-from diffmask.bench import Bench
-from diffmask.explainer import Explainer, Method
-from diffmask.store import Store
-from diffmask.task import Task, TaskRecipe
+from diffmask.core.batch import Attribution, Batch
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.store import Store
+from diffmask.core.task import Task, TaskRecipe
+from diffmask.workspace.workspace import Bench
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from random import Random
 
-from diffmask.board import Board, BoardText, Comparison, Curve, Estimate, Measure, MethodResult
-from diffmask.statistics import interval
+from diffmask.results.benchmark_result import Board, BoardText, Comparison, Curve, Estimate, Measure, MethodResult
+from diffmask.results.intervals import interval
 
 OPINIONS = {
     "hilarious": 2.4, "gripping": 2.2, "tender": 1.6, "luminous": 1.9, "funny": 1.8, "honest": 1.2, "assured": 1.1,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diffmask.board import Board, BoardText
+from diffmask.results.benchmark_result import Board, BoardText
 from support.board import synthetic_board
 
 SCRIPT = "<script>window.hacked = true; alert('hacked')</script>"

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from diffmask.record import read_jsonl
+from diffmask.results.records import read_jsonl
 
 Files = Mapping[str, bytes]
 PATIENCE = 600.0

@@ -5,9 +5,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.distributions import Bernoulli
 
-from diffmask.batch import Batch
-from diffmask.hooks import Site
-from diffmask.task import Task
+from diffmask.core.batch import Batch
+from diffmask.core.hooks import Site
+from diffmask.core.task import Task
 
 VECTORS = [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [2.0, -1.0], [0.5, 0.5]]
 WEIGHTS = [1.0, -2.0]

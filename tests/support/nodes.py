@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diffmask.bench import Bench
-from diffmask.graph import Address, Node
-from diffmask.recipe import digest_of
-from diffmask.record import Record
-from diffmask.store import Artefact, Store
+from diffmask.core.config import digest_of
+from diffmask.core.store import Artefact, Store
+from diffmask.experiments.experiment import Address, Node
+from diffmask.results.records import Record
 from diffmask.tasks.toy import ToyTask
+from diffmask.workspace.workspace import Bench
 
 
 @dataclass(frozen=True)

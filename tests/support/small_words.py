@@ -2,7 +2,7 @@
 
 import torch
 
-from diffmask.training import generator
+from diffmask.core.training import generator
 from support.linear import LinearTask, batch_of
 
 

@@ -5,10 +5,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from diffmask.batch import Batch
-from diffmask.hooks import Site
-from diffmask.task import Task
-from diffmask.training import generator, seeded
+from diffmask.core.batch import Batch
+from diffmask.core.hooks import Site
+from diffmask.core.task import Task
+from diffmask.core.training import generator, seeded
 
 PAD, CLS, SEP, MASK, FIRST_WORD = 0, 1, 2, 3, 4
 

@@ -12,20 +12,19 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader
 
-from diffmask.answer import explained
-from diffmask.batch import Batch
-from diffmask.data import babi_world
-from diffmask.data.worded import MASK, Vocabulary, Worded
+from diffmask.core.batch import Batch
+from diffmask.core.distributions import explained
+from diffmask.core.task import Task
+from diffmask.core.training import generator
+from diffmask.datasets import babi as babi_world
+from diffmask.datasets.tokenizers import MASK, Vocabulary, Worded
 from diffmask.methods.attention import Attention
-from diffmask.methods.gradient import Gradient, slope
-from diffmask.task import Task
-from diffmask.tasks.bilstm import PairBiLSTM, Reader, SingleBiLSTM
-from diffmask.tasks.lstm import both_ways
-from diffmask.tasks.scoring import auroc, macro_f1
-from diffmask.tasks.word_recipes import BiLSTM
-from diffmask.tasks.word_training import batches_of_any_length, batches_of_one_length, loader_draws
-from diffmask.tasks.words import WordClassification, encode
-from diffmask.training import generator
+from diffmask.methods.gradients import Gradient, slope
+from diffmask.tasks.bilstm.config import BiLSTM
+from diffmask.tasks.bilstm.lstm import both_ways
+from diffmask.tasks.bilstm.model import PairBiLSTM, Reader, SingleBiLSTM
+from diffmask.tasks.bilstm.task import WordClassification, auroc, encode, macro_f1
+from diffmask.tasks.bilstm.training import batches_of_any_length, batches_of_one_length, loader_draws
 
 Cut = Callable[[Batch, int, torch.Generator], Iterator[Batch]]
 SMALL = BiLSTM(data="babi-1", rows=120, epochs=1)

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from diffmask.data.tables import Columns
+from diffmask.core.config import parse
+from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.recipe import parse
-from diffmask.tasks.recipes import FineTunedTask, TextTask
-from diffmask.tasks.text import TextClassification
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.configs import FineTunedTask, TextTask
 from support.tiny_models import save_encoder
 
 FILLERS = ["the film is", "a very", "it was", "plot and acting", "i loved it but the movie was"]

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diffmask.tasks import lstm
-from diffmask.tasks.lstm import both_ways
+from diffmask.tasks.bilstm import lstm
+from diffmask.tasks.bilstm.lstm import both_ways
 
 pytest.importorskip("numba", reason="the kernel is compiled by numba")
-from diffmask.tasks import lstm_kernel
+from diffmask.tasks.bilstm import lstm_kernel
 
 LENGTH = torch.tensor([3, 7, 1, 4])
 PRESENT = torch.arange(7) < LENGTH[:, None]

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from diffmask.tasks.bilstm import PairBiLSTM
-from diffmask.tasks.pair_loss import pair_logits, pair_loss
+from diffmask.tasks.bilstm.model import PairBiLSTM
+from diffmask.tasks.bilstm.pair_loss import pair_logits, pair_loss
 
 pytest.importorskip("numba", reason="the kernel is compiled by numba")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from diffmask.answer import logits
-from diffmask.hooks import recording
-from diffmask.tasks.text import TextClassification
+from diffmask.core.distributions import logits
+from diffmask.core.hooks import recording
+from diffmask.tasks.classification import TextClassification
 from support.tiny_models import FAMILIES, Family, tiny_model, word_pieces
 
 ALL_PAID = {"albert"}

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from diffmask.errors import SiteError
-from diffmask.tasks.sites import find_sites
-from diffmask.tasks.text import TextClassification
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.inspection import find_sites
 from support.tiny_models import FAMILIES, tiny_model, word_pieces
 
 TEXTS = ["the film is good", "a very dull mess , but it was fun !", "enjoyable", "not bad and not good , very not"]

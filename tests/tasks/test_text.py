@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from diffmask.answer import divergence
+from diffmask.core.distributions import divergence
 from diffmask.errors import InputError, InputWarning, NumericsError
-from diffmask.methods.diffmask import DiffMask
-from diffmask.tasks.reading import Reading
-from diffmask.tasks.text import TextClassification
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.encoding import Reading
 from support.tiny_models import byte_pairs, tiny_model, word_pieces
 
 ROWS = [("the film is good", 1), ("a very dull mess , but it was fun !", 2), ("enjoyable", 0)]

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffmask.answer import logits
-from diffmask.batch import Batch
-from diffmask.data import toy
+from diffmask.core.batch import Batch
+from diffmask.core.distributions import logits
+from diffmask.datasets import toy
 from diffmask.errors import InputError, SiteError
 from diffmask.tasks.toy import CountingTask, ToyTask
 

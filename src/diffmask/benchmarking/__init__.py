@@ -1,1 +1,1 @@
-"""Methods side by side on one model: what is planned, forecast, done, and put on a board."""
+"""The benchmark of methods on one task."""

@@ -6,14 +6,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from diffmask.bench import Bench
-from diffmask.benchmarking.plan import Plan, short_names
+from diffmask.benchmarking.config import Plan, short_names
+from diffmask.core.explainer import Method
+from diffmask.core.training import track
 from diffmask.errors import DiffMaskError, FitWarning
-from diffmask.evaluation import Evaluation
-from diffmask.explainer import Method
-from diffmask.graph import FitNode, MeasureNode
-from diffmask.record import Record
-from diffmask.training import track
+from diffmask.experiments.experiment import FitNode, MeasureNode
+from diffmask.metrics.base import Evaluation
+from diffmask.results.records import Record
+from diffmask.workspace.workspace import Bench
 
 logger = logging.getLogger(__name__)
 

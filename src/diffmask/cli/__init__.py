@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from diffmask import __version__
-from diffmask.cli import analyse, benchmark, demo, explain, fit, listing, report, roar, run, train
+from diffmask.cli import benchmark, demo, explain, fit, report, roar, run, train
+from diffmask.cli import report as listing
+from diffmask.cli import roar as analyse
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(

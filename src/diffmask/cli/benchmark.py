@@ -43,10 +43,10 @@ def benchmark(
 
     With choices: diffmask benchmark --model clf/ --data reviews.csv --methods diffmask diffmask.steps=500
     """
-    from diffmask.benchmarking.choices import sorted_choices
-    from diffmask.benchmarking.run import benchmark as run_benchmark
+    from diffmask.benchmarking.benchmark import benchmark as run_benchmark
+    from diffmask.benchmarking.config import sorted_choices
     from diffmask.cli.screen import show_log
-    from diffmask.tasks.recipes import TextTask
+    from diffmask.tasks.text.configs import TextTask
 
     show_log(quiet=False)
     of_the_task, listed, measured = sorted_choices(choices or [], methods.split(","), evaluations.split(","))

@@ -22,10 +22,10 @@ def explain(
     Example: diffmask explain explainer/ --data reviews.csv --text-column text --out scores.parquet
     """
     from diffmask.cli.screen import show_log
-    from diffmask.data.tables import Columns
+    from diffmask.datasets.tables import Columns
     from diffmask.errors import InputError
-    from diffmask.persistence import load_explainer
-    from diffmask.streaming import explain_table
+    from diffmask.workspace.persistence import load_explainer
+    from diffmask.workspace.sharding import explain_table
 
     if not text and data is None:
         raise InputError("nothing to explain; give --text or --data")

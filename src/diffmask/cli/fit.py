@@ -37,8 +37,8 @@ def fit(
     Example: diffmask fit --model clf/ --data rotten-tomatoes --method amortised --budget 5min --out fast/
     """
     from diffmask.cli.screen import show_log
-    from diffmask.recipe import choices_of, parse
-    from diffmask.tasks.recipes import TextTask
+    from diffmask.core.config import choices_of, parse
+    from diffmask.tasks.text.configs import TextTask
 
     show_log(quiet=False)
     given = choices_of(choices or [])

@@ -1,9 +1,41 @@
-"""`diffmask report`: the page of a run or of a benchmark."""
+"""`diffmask list`: what there is to choose from.
 
+`diffmask report`: the page of a run or of a benchmark.
+"""
+
+import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from diffmask.registry import entries
+
+
+class Kind(StrEnum):
+    """What can be listed."""
+
+    METHODS = "methods"
+    TASKS = "tasks"
+    EVALUATIONS = "evaluations"
+
+
+def listing(
+    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+) -> None:
+    """List methods, tasks or evaluations.
+
+    Example: diffmask list methods --json
+    """
+    found = entries(kind.value.removesuffix("s"))
+    if as_json:
+        print(json.dumps([{"name": entry.name, "summary": entry.summary} for entry in found], indent=1))
+        return
+    width = max(len(entry.name) for entry in found)
+    for entry in found:
+        print(f"{entry.name:<{width}}  {entry.summary}")
 
 
 def report(
@@ -18,7 +50,7 @@ def report(
     """
     import webbrowser
 
-    from diffmask.report.folder import is_benchmark
+    from diffmask.report.benchmark_page import is_benchmark
 
     page = _benchmark(folder) if is_benchmark(folder) else _run(folder)
     print(f"\nreport: {page}")
@@ -27,8 +59,8 @@ def report(
 
 
 def _benchmark(folder: Path) -> Path:
-    from diffmask.board import Board
-    from diffmask.report.folder import write_benchmark_report
+    from diffmask.report.benchmark_page import write_benchmark_report
+    from diffmask.results.benchmark_result import Board
 
     page = write_benchmark_report(folder)
     Board.load(folder).show()
@@ -37,8 +69,8 @@ def _benchmark(folder: Path) -> Path:
 
 def _run(folder: Path) -> Path:
     from diffmask.cli.screen import show_results
-    from diffmask.report import write_report
     from diffmask.report.roar import write_roar
+    from diffmask.report.run_page import write_report
 
     page = write_report(folder)
     show_results(folder)

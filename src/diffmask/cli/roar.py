@@ -1,12 +1,40 @@
-"""`diffmask roar`: one point of a ROAR curve, with whatever it needs."""
+"""What the commands about models of words ask for: the data set, its files, choices of the model.
+
+`diffmask roar`: one point of a ROAR curve, with whatever it needs.
+
+`diffmask analyse`: what lies behind a ROAR curve.
+"""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffmask.cli.words import Choices, DataSet, Files, RiemannSamples, bench_of
+if TYPE_CHECKING:
+    from diffmask.workspace.workspace import Bench
+
+DataSet = Annotated[
+    str, typer.Option("--task", help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
+]
+Files = Annotated[
+    str | None, typer.Option("--data", help="Folder of its files, or hub:OWNER/NAME; bABI is generated without.")
+]
+RiemannSamples = Annotated[int, typer.Option(help="Points on the path of integrated gradients.")]
+Choices = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of the BiLSTM, such as rows=1000, epochs=3.")
+]
+
+
+def bench_of(data_set: str, files: str | None, choices: list[str] | None, seed: int, out: Path) -> "Bench":
+    """The BiLSTM of a data set, with a store in `out`."""
+    from diffmask.core.config import choices_of
+    from diffmask.core.store import Store
+    from diffmask.tasks.bilstm.config import BiLSTM
+    from diffmask.workspace.workspace import Bench
+
+    recipe: BiLSTM = BiLSTM.from_dict({"data": data_set, "folder": files, **choices_of(choices or [])}, "BiLSTM")
+    return Bench(Store(out / "store"), recipe, seed)
 
 
 class Strategy(StrEnum):
@@ -51,8 +79,8 @@ def roar(
     --recursive-step-size 10 --seed 0
     """
     from diffmask.cli.screen import show_log
-    from diffmask.roar.measures import measure
-    from diffmask.roar.steps import Protocol, Step
+    from diffmask.metrics.roar.masking import measure
+    from diffmask.metrics.roar.step import Protocol, Step
 
     show_log(quiet=False)
     method = measure(importance_measure, riemann_samples, signed)
@@ -66,3 +94,43 @@ def roar(
     step = Step(bench_of(task, data, choices, seed, out), method, protocol, k)
     found = step.score()
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")
+
+
+def analyse(
+    task: DataSet = "babi-1",
+    data: Files = None,
+    importance_measures: Annotated[
+        str, typer.Option(help="Names as `diffmask roar` takes them, with commas; the first is shown on an example.")
+    ] = "attention,gradient,times-input-gradient,integrated-gradient",
+    findings: Annotated[
+        str, typer.Option(help="What to find out, with commas; leaks train two models a measure.")
+    ] = "data,synthetic,sparsity,answers,riemann,lengths,leaks",
+    riemann_samples: RiemannSamples = 50,
+    rows: Annotated[int, typer.Option(help="Validation rows whose importances are looked at.")] = 200,
+    k: Annotated[int, typer.Option(help="Percent of tokens masked where leaks are sought.")] = 20,
+    example: Annotated[int, typer.Option(help="The test row of the worked example.")] = 0,
+    seed: int = 0,
+    out: Annotated[Path, typer.Option(help="A folder of `diffmask roar` or `run`; its models are found again.")] = Path(
+        "runs/roar"
+    ),
+    choices: Choices = None,
+) -> None:
+    """What lies behind a ROAR curve: the data, sparsity, where masks fall, points of a path, leaks, a worked example.
+
+    Each finding is printed, and written into OUT/analyses as CSV, LaTeX and, where it is a curve, PNG and PDF.
+
+    Example: diffmask analyse --task babi-1 --importance-measures attention,gradient --out runs/roar
+    """
+    from diffmask.cli.screen import show_finding, show_log
+    from diffmask.metrics.roar.analysis import Behind
+    from diffmask.metrics.roar.masking import measure
+    from diffmask.results.records import write_text
+
+    show_log(quiet=False)
+    methods = [measure(name.strip(), riemann_samples) for name in importance_measures.split(",")]
+    behind = Behind(bench_of(task, data, choices, seed, out), methods, rows, k)
+    for finding in behind.findings([name.strip() for name in findings.split(",")]):
+        show_finding(finding)
+        finding.write(out / "analyses")
+    write_text(out / "analyses" / "example.tex", behind.example(example))
+    print(f"\ntables and figures: {out / 'analyses'}")

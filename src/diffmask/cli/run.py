@@ -42,10 +42,10 @@ def run(
     Example: diffmask run experiments/toy.yaml --out runs/toy --engine processes seeds=[0,1] methods.0.margin=0.1
     """
     from diffmask.cli.screen import show_failures, show_results, show_run
-    from diffmask.engine.choice import engine_named
     from diffmask.errors import RunError
-    from diffmask.experiment import Experiment
-    from diffmask.run import dry_lines, run_experiment
+    from diffmask.experiments.executors.local import engine_named
+    from diffmask.experiments.experiment import Experiment
+    from diffmask.experiments.run import dry_lines, run_experiment
 
     choices = {"workers": workers, "address": address, "queue": queue, "memory": memory}
     chosen = engine_named(engine, {**choices, "jobs": jobs, "walltime": walltime, "interface": interface})

@@ -14,10 +14,10 @@ from rich.table import Table
 from diffmask.errors import RunError
 
 if TYPE_CHECKING:
-    from diffmask.bootstrap import Spread
-    from diffmask.engine.view import View
-    from diffmask.report.finding import Finding
+    from diffmask.experiments.executors.progress import View
     from diffmask.report.roar import RoarTable
+    from diffmask.report.tables import Finding
+    from diffmask.results.intervals import Spread
 
 
 def show_log(quiet: bool) -> None:
@@ -30,7 +30,7 @@ def show_log(quiet: bool) -> None:
 
 def show_results(folder: Path) -> None:
     """What a run measured: one line per task, method and site, one column per metric; then ROAR's curves."""
-    from diffmask.report import read_run
+    from diffmask.report.run_page import read_run
 
     run = read_run(folder)
     table = Table(title="mean over seeds; in brackets half the 95 % interval")
@@ -90,8 +90,7 @@ def show_failures(error: RunError, folder: Path) -> None:
 
 def show_run(quiet: bool) -> "View":
     """A live view where somebody looks at a terminal; else lines in the log."""
-    from diffmask.engine.live import LiveView
-    from diffmask.engine.view import LogView
+    from diffmask.experiments.executors.progress import LiveView, LogView
 
     console = Console(file=sys.stderr)  # this very stream: while a node runs here, standard error is its log
     live = console.is_terminal and not quiet

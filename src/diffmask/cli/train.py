@@ -27,8 +27,8 @@ def train(
     Example: diffmask train --model minilm --data rotten-tomatoes --out clf/ epochs=2
     """
     from diffmask.cli.screen import show_log
-    from diffmask.recipe import choices_of
-    from diffmask.tasks.recipes import FineTunedTask
+    from diffmask.core.config import choices_of
+    from diffmask.tasks.text.configs import FineTunedTask
 
     show_log(quiet=False)
     recipe: FineTunedTask = FineTunedTask.from_dict(

@@ -1,1 +1,1 @@
-"""Attribution methods, one a file."""
+"""Attribution methods."""

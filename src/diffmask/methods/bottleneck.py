@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from diffmask.batch import Attribution, Batch
-from diffmask.explainer import Explainer, Method
-from diffmask.probe import site_statistics
-from diffmask.task import Task
-from diffmask.training import generator, normal_noise
+from diffmask.core.batch import Attribution, Batch
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.probe import site_statistics
+from diffmask.core.task import Task
+from diffmask.core.training import generator, normal_noise
 
 State = Float[Tensor, "row token width"]
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from diffmask.answer import Quantity
+from diffmask.core.distributions import Quantity
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.probe import Baseline, baseline_state
+from diffmask.core.task import Task
 from diffmask.errors import ExtraError, RecipeError
-from diffmask.explainer import Explainer, Method
-from diffmask.methods.captum_explainer import GradientExplainer, LayerExplainer, SwitchExplainer
-from diffmask.probe import Baseline, baseline_state
-from diffmask.task import Task
+from diffmask.methods.captum_explainers import GradientExplainer, LayerExplainer, SwitchExplainer
 
 
 @dataclass(frozen=True, kw_only=True)

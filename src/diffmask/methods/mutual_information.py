@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from diffmask.batch import Attribution, Batch
+from diffmask.core.batch import Attribution, Batch
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.task import Task
 from diffmask.errors import TaskError
-from diffmask.explainer import Explainer, Method
-from diffmask.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from diffmask.board import Board, Curve, Measure
 from diffmask.errors import ExtraError
-from diffmask.report.curves import curve_groups
+from diffmask.report.charts import curve_groups
+from diffmask.results.benchmark_result import Board, Curve, Measure
 
 COLOURS = ("#5b6472", "#a33b7f", "#00795b", "#bf4c08", "#8f6300", "#0f7b9b", "#0b5c9e", "#4b3ca7")
 MARKS = "os^dXv|P"

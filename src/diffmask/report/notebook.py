@@ -2,9 +2,9 @@
 
 from html import escape
 
-from diffmask.board import Board, Measure, MethodResult
-from diffmask.report.number import between, duration, shown
-from diffmask.report.standing import Standing, standings
+from diffmask.report.leaderboard import Standing, standings
+from diffmask.results.benchmark_result import Board, Measure, MethodResult
+from diffmask.results.formatting import between, duration, shown
 
 STYLE = (
     ".diffmask-board{font:14px/1.5 system-ui,sans-serif;color:inherit;max-width:60em}"

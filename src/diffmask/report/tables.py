@@ -1,12 +1,64 @@
-"""The board's numbers as CSV, for programs, and as LaTeX, for papers."""
+"""One thing found out: a small table, as CSV and LaTeX, and as a figure where it is a curve. No torch here.
+
+The board's numbers as CSV, for programs, and as LaTeX, for papers.
+"""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from diffmask.board import Board, MethodResult
-from diffmask.report.standing import Standing, standings
+from diffmask.report.figures import write_figure
+from diffmask.report.leaderboard import Standing, standings
+from diffmask.report.roar import table
+from diffmask.results.benchmark_result import Board, MethodResult
+from diffmask.results.records import write_text
+
+Cell = str | int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A table with a name for its files and a sentence for its reader."""
+
+    name: str
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    curves: tuple[str, ...] = ()
+    """Columns that are drawn over the first one; none where there is nothing to draw."""
+
+    def column(self, heading: str) -> list[Any]:
+        """The values below a heading."""
+        return [row[self.headings.index(heading)] for row in self.rows]
+
+    def cells(self) -> list[list[str]]:
+        """The values as they are read.
+
+        >>> Finding(name="n", title="t", headings=("a", "b", "c"), rows=(("x", 3, 0.25),)).cells()
+        [['x', '3', '0.250']]
+        """
+        return [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in self.rows]
+
+    def write(self, folder: Path) -> list[Path]:
+        """Files in `folder`: every digit in the CSV, a table for a paper, a figure."""
+        stem = folder / self.name
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self.headings, *self.rows])
+        files = [stem.with_suffix(".csv"), stem.with_suffix(".tex")]
+        write_text(files[0], text.getvalue())
+        write_text(files[1], table(self.headings, self.cells()))
+        return [*files, *(write_figure(self._draw, stem) if self.curves else [])]
+
+    def _draw(self, _: Any, axes: Any) -> None:
+        for heading in self.curves:
+            axes.plot(self.column(self.headings[0]), self.column(heading), marker="o", markersize=3, label=heading)
+        axes.set(xlabel=self.headings[0], title=self.title)
+        axes.title.set_fontsize(9)
+        axes.legend(frameon=False, fontsize=8)
+
 
 ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from diffmask.board import Board, MethodResult
-from diffmask.report.number import duration, shown
-from diffmask.report.standing import Standing, standings
+from diffmask.report.leaderboard import Standing, standings
+from diffmask.results.benchmark_result import Board, MethodResult
+from diffmask.results.formatting import duration, shown
 
 MARKS = {"best": " *", "tie": " =", "": ""}
 

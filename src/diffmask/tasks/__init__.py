@@ -1,1 +1,1 @@
-"""Adapters, one a file: each flattens a kind of task into rows."""
+"""Adapters that turn a model and its data into a `Task`."""

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Categorical
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from diffmask.batch import Batch
-from diffmask.data import toy
-from diffmask.hooks import Site
-from diffmask.task import Task, TaskRecipe
-from diffmask.training import generator, minibatches, one_thread, seeded, track
+from diffmask.core.batch import Batch
+from diffmask.core.hooks import Site
+from diffmask.core.task import Task, TaskRecipe
+from diffmask.core.training import generator, minibatches, one_thread, seeded, track
+from diffmask.datasets import toy
 
 
 class Counter(nn.Module):

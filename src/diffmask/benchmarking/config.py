@@ -1,0 +1,110 @@
+"""Choices written as `key=value`: of the task, or `name.key=value` of a method or an evaluation.
+
+What a benchmark compares: methods x evaluations on some held-out texts, at some seeds.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from diffmask.core.config import choices_of, parse
+from diffmask.core.explainer import Method
+from diffmask.core.task import Task
+from diffmask.core.training import generator
+from diffmask.errors import InputError, RecipeError, nearest
+from diffmask.metrics.base import Evaluation
+from diffmask.results.verdict import BASELINE
+
+Nodes = list[dict[str, Any]]
+
+
+def sorted_choices(
+    texts: Sequence[str], methods: Sequence[str], evaluations: Sequence[str]
+) -> tuple[dict[str, Any], Nodes, Nodes]:
+    """The task's choices, and the methods and evaluations with theirs.
+
+    >>> sorted_choices(["max_tokens=64", "diffmask.steps=5"], ["random", "diffmask"], ["comprehensiveness"])
+    ({'max_tokens': 64}, [{'name': 'random'}, {'name': 'diffmask', 'steps': 5}], [{'name': 'comprehensiveness'}])
+    """
+    names = [[name.strip() for name in listed if name.strip()] for listed in (methods, evaluations)]
+    nodes = [{name: {"name": name} for name in listed} for listed in names]
+    of_the_task = {}
+    for key, value in choices_of(texts).items():
+        name, dot, option = key.rpartition(".")
+        if not dot:
+            of_the_task[key] = value
+            continue
+        owners = [found[name] for found in nodes if name in found]
+        if not owners:
+            raise RecipeError(f"'{key}': '{name}' is not compared here; {nearest(name, [*names[0], *names[1]])}")
+        owners[0][option] = value
+    return of_the_task, list(nodes[0].values()), list(nodes[1].values())
+
+
+METHODS = ("random", "gradient", "input-x-gradient", "integrated-gradient", "erasure")
+EVALUATIONS = ("comprehensiveness",)
+
+Named = str | Mapping[str, Any]
+"""A recipe's name, or a mapping of its name and choices."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The choices of a benchmark."""
+
+    methods: tuple[Method, ...]
+    evaluations: tuple[Evaluation, ...]
+    texts: int = 200
+    """Held-out texts that are explained; all where there are fewer."""
+    seeds: tuple[int, ...] = (0,)
+    """One fit, and one set of scores, for each."""
+    split: str = "test"
+    """Where the texts are taken from."""
+    budget: int | float | None = None
+    """Rows through the model that each method may spend on a text, forward and backward; as it likes where none is."""
+
+    def __post_init__(self) -> None:
+        if self.texts < 1 or not self.seeds:
+            raise RecipeError("benchmark: texts is at least 1, and there is at least one seed")
+        if self.budget is not None and self.budget <= 0:
+            raise RecipeError(f"benchmark: budget is a number of rows above 0; found {self.budget}")
+
+    @staticmethod
+    def of(
+        methods: Sequence[Named | Method] | None, evaluations: Sequence[Named | Evaluation] | None, **choices: Any
+    ) -> "Plan":
+        """A plan from names; a random order is always part of it."""
+        listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
+        if all(method.name != BASELINE for method in listed):
+            listed.insert(0, _recipe("method", BASELINE))
+        measured = [_recipe("evaluation", one) for one in (EVALUATIONS if evaluations is None else evaluations)]
+        if not measured:
+            raise RecipeError("benchmark: 'evaluations' is a list of at least one evaluation")
+        return Plan(methods=tuple(dict.fromkeys(listed)), evaluations=tuple(dict.fromkeys(measured)), **choices)
+
+    def held_out(self, task: Task) -> Task:
+        """The task with only the texts that are explained: drawn at random, always the same ones."""
+        if self.split not in task.data:
+            raise InputError(f"the task has no split '{self.split}'; {nearest(self.split, task.data)}")
+        some = task.data[self.split].maskable.any(dim=1).nonzero().flatten()
+        if not len(some):
+            raise InputError(f"no text of the split '{self.split}' has a word that could be masked")
+        drawn = some[torch.randperm(len(some), generator=generator(0, "benchmark", len(some)))]
+        return task.narrowed(self.split, drawn[: self.texts].sort().values)
+
+
+def short_names(recipes: Sequence[Method]) -> list[str]:
+    """Each recipe's name; where two share it, with the choices that tell them apart, or numbered."""
+    shared = Counter(recipe.name for recipe in recipes)
+    found: list[str] = []
+    for recipe in recipes:
+        name = recipe.label if shared[recipe.name] > 1 else recipe.name
+        found.append(f"{name} #{found.count(name) + 1}" if name in found else name)
+    return found
+
+
+def _recipe(kind: str, one: Any) -> Any:
+    return one if isinstance(one, Method | Evaluation) else parse(kind, one, "benchmark")

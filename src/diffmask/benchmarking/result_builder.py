@@ -1,0 +1,239 @@
+"""Do two methods say the same? Rank correlation, and how many of their highest tokens they share.
+
+What a method takes for a text, and after how many texts a fit is cheaper than integrated gradients of 50 steps.
+
+From what was measured to a board: estimates, comparisons, curves, agreement, texts, verdict.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from diffmask.benchmarking.config import Plan
+from diffmask.benchmarking.work import Done, fit_problems
+from diffmask.core.config import digest_of
+from diffmask.core.store import Artefact
+from diffmask.errors import DiffMaskError
+from diffmask.methods.gradients import IntegratedGradient
+from diffmask.metrics.base import Evaluation
+from diffmask.metrics.erasure import clean
+from diffmask.metrics.ranks import rank_correlation, top_overlap
+from diffmask.results.benchmark_result import Board, BoardText, Curve, Measure, MethodResult
+from diffmask.results.comparison import FEWEST_ROWS, compare, estimate
+from diffmask.results.records import Record
+from diffmask.results.verdict import BASELINE, Findings, verdict
+from diffmask.workspace.workspace import Bench, Explained
+
+
+def agreement_table(
+    scores: list[Float[Tensor, "row token"]], maskable: Bool[Tensor, "row token"]
+) -> dict[str, list[list[float]]]:
+    """Every pair of methods, means over texts."""
+    kinds = {"rank correlation": rank_correlation, "overlap of the highest fifth": top_overlap}
+    return {
+        name: [[_mean(kind(one, other, maskable)) for other in scores] for one in scores]
+        for name, kind in kinds.items()
+    }
+
+
+def _mean(values: Float[Tensor, " row"]) -> float:
+    known = values[~values.isnan()]
+    return float(known.mean()) if len(known) else 0.0
+
+
+STEPS = 50
+
+
+def price(explained: Sequence[Explained], rival: float | None) -> dict[str, float]:
+    """Per text: rows forward and backward, seconds; in all: seconds of the fit, memory, and the break-even in texts."""
+    texts = sum(len(one.attribution) for one in explained)
+    costs = [one.cost for one in explained]
+    found = {
+        "forwards": sum(cost.rows for cost in costs) / texts,
+        "backwards": sum(cost.rows_back for cost in costs) / texts,
+        "seconds": sum(cost.seconds for cost in costs) / texts,
+        "fit_seconds": sum(one.fit_cost.seconds for one in explained) / len(explained),
+        "peak_megabytes": max(max(one.cost.peak_megabytes, one.fit_cost.peak_megabytes) for one in explained),
+    }
+    learned = any(one.fit_cost.forwards for one in explained)
+    return {**found, **({"break_even": break_even(found, rival)} if learned and rival is not None else {})}
+
+
+def break_even(cost: dict[str, float], rival: float) -> float:
+    """Texts after which fit and explanations together have taken no more than the rival's: f / (r - s).
+
+    >>> break_even({"fit_seconds": 90.0, "seconds": 0.1}, 1.0)
+    100.0
+    """
+    gain = rival - cost["seconds"]
+    return cost["fit_seconds"] / gain if gain > 0 else math.inf
+
+
+def rival_seconds(found: Sequence[Done], bench: Bench, split: str, few: int = 8) -> float | None:
+    """Seconds that integrated gradients of 50 steps take for a text: as benchmarked, or measured on a few texts."""
+    for done in found:
+        if isinstance(done.method, IntegratedGradient) and done.measured:
+            explained = bench.explained(done.method, split)
+            return explained.cost.seconds / len(explained.attribution) * STEPS / done.method.n_steps
+
+    def make() -> Artefact:
+        some = bench.task().data[split].spread(few)
+        explainer = IntegratedGradient(n_steps=STEPS).fit(bench.task())
+        explainer(some, rows_at_once=1)  # a text's points fill a pass; beside other texts there would be padding
+        return Artefact({}, {"seconds": explainer.cost.seconds / len(some)})
+
+    try:
+        kept = bench.store.get_or_make("price", digest_of(["price", bench.task_digest(), split, STEPS]), make)
+    except DiffMaskError:
+        return None
+    return float(kept.values["seconds"])
+
+
+Values = dict[str, dict[str, Any]]
+
+
+def assemble(
+    title: str, plan: Plan, found: Sequence[Done], benches: Sequence[Bench], manifest: Mapping[str, Any]
+) -> Board:
+    """The board of a finished plan."""
+    kept = [done for done in found if done.measured]
+    names = measure_names(plan.evaluations)
+    values = {
+        measure.name: _values(kept, evaluation, metric, measure) for (evaluation, metric), measure in names.items()
+    }
+    measures = [measure for measure in names.values() if values[measure.name]]
+    seen = {done.name: [bench.explained(done.method, plan.split) for bench in benches] for done in kept}
+    rival = rival_seconds(kept, benches[0], plan.split)
+    methods = [_result(done, benches[0], values, price(seen[done.name], rival)) for done in kept]
+    comparisons = compare(measures, values)
+    texts = len(benches[0].task().data[plan.split])
+    findings = Findings(measures=measures, methods=methods, comparisons=comparisons, texts=texts)
+    first = {name: explained[0] for name, explained in seen.items()}
+    maskable = benches[0].task().data[plan.split].maskable
+    return Board(
+        title=title,
+        verdict=verdict(findings),
+        warnings=list(_warnings(plan, found, benches[0], texts)),
+        measures=measures,
+        methods=methods,
+        comparisons=comparisons,
+        curves=list(_curves(kept, names)),
+        agreement=agreement_table([one.attribution.scores for one in first.values()], maskable),
+        texts=list(_texts(benches[0], plan.split, first)),
+        manifest=dict(manifest),
+    )
+
+
+def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, str], Measure]:
+    """Each evaluation's measures by metric; where two evaluations share one, named with the choices that differ."""
+    found: dict[tuple[Evaluation, str], Measure] = {}
+    for evaluation in evaluations:
+        for measure in evaluation.measures:
+            taken = {known.name for known in found.values()}
+            choices = evaluation.label.removeprefix(evaluation.name).strip()
+            endings = ("", f" {choices}", f" by {evaluation.label}")
+            ending = next(ending for ending in endings if f"{measure.name}{ending}" not in taken)
+            found[evaluation, measure.name] = replace(
+                measure, name=f"{measure.name}{ending}", title=f"{measure.title}{ending}"
+            )
+    return found
+
+
+def _values(kept: Sequence[Done], evaluation: Evaluation, metric: str, measure: Measure) -> dict[str, Any]:
+    """By method, seeds x rows of one measure."""
+    found = {}
+    for done in kept:
+        records = [record for record in _records(done, evaluation, metric) if record.at is None]
+        rows = [record.per_row or (record.value,) for record in records if record.per_row or measure.beyond_random]
+        if rows and len({len(row) for row in rows}) == 1:
+            found[done.name] = np.array(rows, dtype=np.float64)
+    if measure.beyond_random and found and any(done.name == BASELINE for done in kept):
+        found = {BASELINE: np.zeros_like(next(iter(found.values()))), **found}
+    return found
+
+
+def _records(done: Done, evaluation: Evaluation, metric: str) -> list[Record]:
+    """Those of one metric."""
+    return [record for own, record in done.measured if (own, record.metric) == (evaluation, metric)]
+
+
+def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) -> MethodResult:
+    return MethodResult(
+        name=done.name,
+        recipe=done.method.to_dict(),
+        estimates={
+            measure: estimate(by_method[done.name]) for measure, by_method in values.items() if done.name in by_method
+        },
+        cost=cost,
+        diagnostics=bench.diagnostics(done.method),
+    )
+
+
+def _curves(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure]) -> Iterator[Curve]:
+    for (evaluation, metric), measure in names.items():
+        drawn = measure.curve or metric
+        for done in kept:
+            points: dict[float, list[tuple[float, ...]]] = {}
+            for record in _records(done, evaluation, drawn):
+                if record.at is not None:
+                    points.setdefault(record.at, []).append(record.per_row or (record.value,))
+            found = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
+            if found:
+                yield Curve(
+                    measure=measure.name.replace(metric, drawn, 1),
+                    method=done.name,
+                    knob=measure.knob,
+                    x=list(found),
+                    y=[point.mean for point in found.values()],
+                    low=[point.low for point in found.values()],
+                    high=[point.high for point in found.values()],
+                )
+
+
+def _warnings(plan: Plan, found: Sequence[Done], bench: Bench, texts: int) -> Iterator[str]:
+    if texts < FEWEST_ROWS:
+        yield f"{texts} texts are too few for a verdict; at least {FEWEST_ROWS} are needed"
+    if any(evaluation.erases for evaluation in plan.evaluations) and not bench.task().saw_masks:
+        yield (
+            "the model never saw erased words when it was trained: part of what erasing does to its answers is "
+            "surprise, not loss of what it needs"
+        )
+    for done in found:
+        yield from done.problems
+        if done.measured:
+            yield from fit_problems(done, bench)
+
+
+@torch.no_grad()
+def _texts(bench: Bench, split: str, seen: Mapping[str, Explained]) -> Iterator[BoardText]:
+    task, whole = bench.task(), clean(bench, split, "predicted")
+    gold, said = task.outcomes(task.data[split].target), task.outcomes(whole.target)
+    for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):
+        read = task.read_row(split, row)
+        layered = {name: one.attribution for name, one in seen.items() if one.attribution.by_layer is not None}
+        yield BoardText(
+            words=list(read.words),
+            gaps=list(read.gaps),
+            gold=label,
+            prediction=prediction or "",
+            probability=float(whole.probability[row]),
+            scores={name: _of_words(one.attribution.scores[row], read.columns) for name, one in seen.items()},
+            by_layer={
+                name: [_of_words(layer, read.columns) for layer in found.by_layer[row]]
+                for name, found in layered.items()
+                if found.by_layer is not None
+            },
+            layers={name: list(found.layers) for name, found in layered.items()},
+        )
+
+
+def _of_words(scores: torch.Tensor, columns: Sequence[tuple[int, ...]]) -> list[float]:
+    """A word scores as the highest of its tokens; to five figures, which is all a page shows."""
+    values = scores.tolist()
+    return [float(f"{max(values[column] for column in own):.5g}") for own in columns]

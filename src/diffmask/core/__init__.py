@@ -1,0 +1,1 @@
+"""Batches, distributions, hooks, tasks, explainers, training and the artefact store."""

@@ -1,0 +1,151 @@
+"""Content-addressed artefacts on disk: safetensors and JSON, written whole or not at all, never unpickled."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from diffmask.core.lock import claimed
+from diffmask.errors import StoreError
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "diffmask-artefact-1"
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """Tensors by name and plain values by name."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _anything(artefact: Artefact) -> None:
+    """Accept whatever is whole."""
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of artefacts: `root/kind/digest/` holds `tensors.safetensors` and `artefact.json`."""
+
+    root: Path
+
+    def path(self, kind: str, digest: str) -> Path:
+        """Where an artefact is, or would be."""
+        return self.root / kind / digest
+
+    def get_or_make(
+        self, kind: str, digest: str, make: Callable[[], Artefact], accept: Callable[[Artefact], None] = _anything
+    ) -> Artefact:
+        """The artefact if it is here, whole and accepted; otherwise it is made, written and returned.
+
+        `accept` may use what was found, and refuses it with a StoreError. Of several processes that ask at once one
+        makes it and the others wait.
+        """
+        found = self._find(kind, digest, accept, logging.DEBUG)
+        if found is not None:
+            return found
+        with claimed(self.root / "claims" / f"{kind}-{digest}"):
+            # Whoever held the claim before may have made it.
+            found = self._find(kind, digest, accept, logging.WARNING)
+            if found is not None:
+                return found
+            _remove(self.path(kind, digest))
+            artefact = make()
+            write(self.path(kind, digest), kind, digest, artefact)
+        return artefact
+
+    def _find(self, kind: str, digest: str, accept: Callable[[Artefact], None], level: int) -> Artefact | None:
+        folder = self.path(kind, digest)
+        if not folder.exists():
+            return None
+        try:
+            found = read(folder, kind, digest)
+            accept(found)
+            return found
+        except StoreError as error:
+            logger.log(level, "%s; it is built again", error)
+            return None
+
+    def has(self, kind: str, digest: str) -> bool:
+        """Whether the artefact is here and whole."""
+        try:
+            read(self.path(kind, digest), kind, digest)
+        except StoreError:
+            return False
+        return True
+
+    def sweep(self, hours: float = 24) -> None:
+        """Remove what writers left that were killed so many hours ago."""
+        for pattern in ("*/.writing-*", "*/.removing-*"):
+            for aside in self.root.glob(pattern):
+                if time.time() - aside.stat().st_mtime > hours * 3600:
+                    shutil.rmtree(aside, ignore_errors=True)
+
+
+def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
+    """Write aside, then rename: a reader sees all of it or none. If somebody else was faster, theirs stays."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+    aside.chmod(0o755)  # mkdtemp's folders are for their maker alone; what is kept is for whoever reads the store
+    try:
+        tensors = {name: value.detach().cpu().contiguous() for name, value in artefact.tensors.items()}
+        save_file(tensors, aside / "tensors.safetensors")
+        note = {
+            "format": FORMAT,
+            "kind": kind,
+            "digest": digest,
+            "tensors": _checksum(aside / "tensors.safetensors"),
+            "values": artefact.values,
+        }
+        (aside / "artefact.json").write_text(json.dumps(note, indent=1))
+        try:
+            os.rename(aside, folder)
+        except OSError:
+            if not folder.exists():
+                raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Take a damaged artefact away: gone at once, so that nobody reads what is left of it."""
+    aside = folder.with_name(f".removing-{uuid.uuid4().hex}")
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(aside)
+
+
+def read(folder: Path, kind: str, digest: str | None = None) -> Artefact:
+    """The artefact in `folder`, checked: anything truncated or foreign is an error that names the path."""
+    try:
+        note = json.loads((folder / "artefact.json").read_text())
+        if note["format"] != FORMAT or note["kind"] != kind or digest not in (None, note["digest"]):
+            raise StoreError(f"{folder} holds another artefact than the {kind} asked for")
+        if note["tensors"] != _checksum(folder / "tensors.safetensors"):
+            raise StoreError(f"{folder / 'tensors.safetensors'} is damaged: its checksum differs")
+        return Artefact(load_file(folder / "tensors.safetensors"), note["values"])
+    except FileNotFoundError as error:
+        raise StoreError(f"{error.filename} is missing: {folder} is not a complete artefact") from None
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise StoreError(f"{folder} is not an artefact of this package: {error}") from None
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,1 +1,0 @@
-"""Loaders and generators of the tasks' data."""

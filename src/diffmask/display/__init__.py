@@ -1,1 +1,0 @@
-"""An explanation on a screen, on a page, in a figure."""

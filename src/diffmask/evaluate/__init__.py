@@ -1,1 +1,0 @@
-"""Evaluations, one a file."""

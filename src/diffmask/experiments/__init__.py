@@ -1,0 +1,1 @@
+"""Experiments: their nodes and who runs them."""

@@ -1,0 +1,1 @@
+"""Executors: serial, processes, dask, slurm."""

@@ -1,0 +1,91 @@
+"""An `Engine` says who runs the graph's nodes; the loop that gives nodes to workers is the same for all."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from diffmask.experiments.executors.job import Failure, Job, Outcome
+from diffmask.experiments.executors.progress import LogView, View
+from diffmask.experiments.executors.schedule import Schedule, Verdict
+from diffmask.experiments.experiment import Address, Node
+from diffmask.results.records import Record
+
+
+class Workers(ABC):
+    """Whoever does jobs while an engine runs."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many there are now, each of which does one job at a time."""
+
+    @abstractmethod
+    def start(self, job: Job) -> None:
+        """Give a job to one that is free."""
+
+    @abstractmethod
+    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+        """Jobs that ended since last asked; waits a moment where there are none."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run ended in."""
+
+    records: list[Record]
+    """Of every finished node, in the order of the graph, whoever was finished first."""
+    failures: list[Verdict]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine(ABC):
+    """Who runs the nodes."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many nodes it runs at once, at most."""
+
+    @abstractmethod
+    def working(self, folder: Path, jobs: int) -> AbstractContextManager[Workers]:
+        """Workers for at most so many jobs, for the length of a block."""
+
+    def run(self, nodes: Sequence[Node], folder: Path, view: View | None = None) -> Ran:
+        """Run what is missing and skip what is done; what fails is tried again, then left out with what needs it.
+
+        `folder` gets a log a node and the outcomes, by which a second run goes on where this one ended.
+        """
+        schedule = schedule_of(nodes, folder)
+        with (view or LogView()).showing(schedule, folder, self.size) as shown:
+            if not schedule.is_over:
+                with self.working(folder, len(schedule.waiting)) as workers:
+                    _drive(schedule, workers, folder, shown)
+        records = [record for node in schedule.nodes for record in _records(schedule, node)]
+        return Ran(records, list(schedule.given_up.values()))
+
+
+def schedule_of(nodes: Sequence[Node], folder: Path) -> Schedule:
+    """The nodes' schedule, with what is done already."""
+    schedule = Schedule(nodes)
+    for node in schedule.nodes:
+        if (outcome := Job(node, folder).outcome()) is not None:
+            schedule.outcomes[node.address] = outcome
+    return schedule
+
+
+def _drive(schedule: Schedule, workers: Workers, folder: Path, view: View) -> None:
+    while not schedule.is_over:
+        free = workers.count() - len(schedule.running)
+        for node in schedule.ready()[: max(free, 0)]:
+            schedule.start(node)
+            view.started(node)
+            workers.start(Job(node, folder))
+        for address, result in workers.ended():
+            schedule.settle(address, result)
+            view.ended(schedule[address], result)
+
+
+def _records(schedule: Schedule, node: Node) -> Sequence[Record]:
+    outcome = schedule.outcomes.get(node.address)
+    return outcome.records if outcome else ()

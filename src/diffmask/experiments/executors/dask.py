@@ -1,0 +1,203 @@
+"""Nodes on a dask cluster: one that is there, or one on this machine.
+
+Nodes on Slurm: dask-jobqueue submits jobs that are dask workers.
+"""
+
+import logging
+import subprocess
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diffmask.errors import EngineError, ExtraError
+from diffmask.experiments.executors.base import Engine, Workers
+from diffmask.experiments.executors.job import Failure, Job, Outcome, perform
+from diffmask.experiments.executors.local import cores, one_thread_for_children
+from diffmask.experiments.experiment import Address
+
+MOMENT = 0.1
+"""Seconds between two looks at what has ended."""
+
+
+class _Cluster(Workers):
+    """The workers that a dask scheduler knows.
+
+    Jobs are sent one a worker, so that what runs and what waits is known here and a job's place in the order holds.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._futures: dict[Address, Any] = {}
+        self._attempts = 0
+
+    def count(self) -> int:
+        return len(self._client.nthreads())
+
+    def start(self, job: Job) -> None:
+        self._attempts += 1
+        # A name of its own for each attempt: dask would otherwise hand out what the failed one left.
+        key = f"{'-'.join(job.node.address)}-{self._attempts}"
+        self._futures[job.node.address] = self._client.submit(perform, job, key=key, pure=False)
+
+    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+        if self._client.status != "running":
+            raise EngineError("the dask scheduler is gone; start the run again and it goes on")
+        found = [(address, future) for address, future in self._futures.items() if future.done()]
+        if not found:
+            time.sleep(MOMENT)
+        for address, _ in found:
+            del self._futures[address]
+        return [(address, _result(future)) for address, future in found]
+
+
+def _result(future: Any) -> Outcome | Failure:
+    """What the job gave; `perform` raises nothing, so that an error is dask's: a worker that died or cannot read."""
+    from distributed import KilledWorker
+
+    if future.status == "finished":
+        return future.result()
+    error = future.exception() if future.status == "error" else None
+    if isinstance(error, KilledWorker):
+        return Failure(f"the worker at {error.last_worker.address} died", lost=True)
+    if error is None:
+        return Failure(f"dask lost the job ({future.status})", lost=True)
+    return Failure(f"not begun: {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDask(Engine):
+    """An engine whose workers a dask scheduler knows."""
+
+    @contextmanager
+    def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
+        """The scheduler's workers; what was started for this run ends with the block."""
+        try:
+            import dask
+            from distributed import Client
+        except ImportError:
+            raise ExtraError("this engine needs dask.distributed: pip install 'diffmask[cluster]'") from None
+        settings = {
+            "distributed.scheduler.allowed-failures": 0,  # attempts are counted here
+            "distributed.worker.daemon": False,  # a node may start processes
+        }
+        with (
+            dask.config.set(settings),
+            one_thread_for_children(),
+            _log_of_dask(folder / "logs" / "dask.log"),
+            self._scheduler(folder, jobs) as scheduler,
+        ):
+            try:
+                client = Client(scheduler, timeout="60s")
+            except OSError as error:
+                raise EngineError(f"no dask scheduler answers at {scheduler}: {error}") from None
+            with client:
+                yield _Cluster(client)
+
+    @abstractmethod
+    @contextmanager
+    def _scheduler(self, folder: Path, jobs: int) -> Iterator[Any]:
+        """An address, or a cluster for the length of the block."""
+        yield
+
+
+@contextmanager
+def _log_of_dask(file: Path) -> Iterator[None]:
+    """Within this block dask writes to a file what it says of its workers; what matters of it is told by the view."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    logger, handler = logging.getLogger("distributed"), logging.FileHandler(file)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
+    before, logger.handlers, logger.propagate = (logger.handlers, logger.propagate), [handler], False
+    try:
+        yield
+    finally:
+        logger.handlers, logger.propagate = before
+        handler.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dask(OnDask):
+    """Nodes on a dask cluster."""
+
+    address: str | None = None
+    """Where its scheduler listens, such as `tcp://10.0.0.1:8786`; none starts one on this machine."""
+    workers: int = field(default_factory=cores)
+    """Workers to start, where no address is given."""
+
+    @property
+    def size(self) -> int:
+        """Workers that are started; of others a guess."""
+        return self.workers
+
+    @contextmanager
+    def _scheduler(self, folder: Path, jobs: int) -> Iterator[Any]:
+        if self.address is not None:
+            yield self.address
+            return
+        from distributed import LocalCluster
+
+        with LocalCluster(
+            n_workers=min(self.workers, jobs),
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+        ) as cluster:
+            yield cluster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm(OnDask):
+    """Nodes on workers that are Slurm jobs; a job that ends early is replaced."""
+
+    queue: str | None = None
+    """Slurm's partition; none is its default."""
+    memory: str = "8GB"
+    """Of each job."""
+    jobs: int = 4
+    """Slurm jobs at once, each of one core and one worker."""
+    walltime: str = "04:00:00"
+    """Of each job. A node must fit into it."""
+    interface: str | None = None
+    """Network interface that workers reach this machine by, such as `ib0`."""
+
+    @property
+    def size(self) -> int:
+        """A worker a job."""
+        return self.jobs
+
+    @contextmanager
+    def _scheduler(self, folder: Path, jobs: int) -> Iterator[Any]:
+        try:
+            from dask_jobqueue.slurm import SLURMCluster
+        except ImportError:
+            raise ExtraError("this engine needs dask-jobqueue: pip install 'diffmask[cluster]'") from None
+        wanted = min(self.jobs, jobs)
+        with SLURMCluster(
+            queue=self.queue,
+            cores=1,
+            processes=1,
+            memory=self.memory,
+            walltime=self.walltime,
+            interface=self.interface,
+            job_name="diffmask",
+            death_timeout=60,
+            log_directory=str(folder / "logs" / "slurm"),
+            job_script_prologue=["export OMP_NUM_THREADS=1"],
+            scheduler_options={"dashboard_address": ":0"},
+        ) as cluster:
+            _refuse_what_slurm_refuses(cluster.job_script())
+            cluster.adapt(minimum_jobs=wanted, maximum_jobs=wanted)
+            yield cluster
+
+
+def _refuse_what_slurm_refuses(script: str) -> None:
+    """Ask Slurm whether it would take the job: a wrong queue is an error now, not a worker that never comes."""
+    try:
+        asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise EngineError("there is no sbatch here; start the run on a machine that may submit Slurm jobs") from None
+    if asked.returncode:
+        raise EngineError(f"Slurm refuses the job: {asked.stderr.strip()}")

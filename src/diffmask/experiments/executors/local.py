@@ -1,0 +1,228 @@
+"""One node after the other, in this process.
+
+Nodes in parallel, in processes of this machine, each on one thread.
+
+The engine that a name and a few choices stand for.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+from diffmask.errors import RecipeError, nearest
+from diffmask.experiments.executors.base import Engine, Workers
+from diffmask.experiments.executors.job import Failure, Job, Outcome, perform
+from diffmask.experiments.experiment import Address
+
+
+class _Here(Workers):
+    """This process as a worker: a job that was started has ended when next asked."""
+
+    def __init__(self) -> None:
+        self._started: list[Job] = []
+
+    def count(self) -> int:
+        return 1
+
+    def start(self, job: Job) -> None:
+        self._started.append(job)
+
+    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+        job = self._started.pop()
+        return [(job.node.address, perform(job))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serial(Engine):
+    """One node after the other, in this process."""
+
+    @property
+    def size(self) -> int:
+        """One."""
+        return 1
+
+    @contextmanager
+    def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
+        """This process."""
+        yield _Here()
+
+
+MOMENT = 0.5
+"""Seconds after which a wait for workers ends with nothing."""
+
+GRACE = 5.0
+"""Seconds that an idle worker has to end by itself."""
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _work(connection: Connection) -> None:
+    """A worker's life: jobs come, results go, until nobody sends any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its workers.
+    threading.Thread(target=_end_with_the_driver, daemon=True).start()
+    while True:
+        try:
+            job = connection.recv()
+        except EOFError:
+            return
+        except Exception as error:
+            connection.send(Failure(f"the worker cannot read the job: {type(error).__name__}: {error}"))
+        else:
+            connection.send(perform(job))
+
+
+def _end_with_the_driver() -> None:
+    driver = multiprocessing.parent_process()
+    if driver is not None:
+        driver.join()
+        os._exit(1)
+
+
+class _Worker:
+    """One process, and the job it has."""
+
+    def __init__(self, context: BaseContext) -> None:
+        self.connection, theirs = context.Pipe()
+        self.process: Any = context.Process(target=_work, args=(theirs,), daemon=True)  # type: ignore[attr-defined]
+        self.process.start()
+        theirs.close()
+        self.job: Job | None = None
+
+    def result(self) -> Outcome | Failure:
+        """What it sends; a worker that died sends nothing."""
+        try:
+            return self.connection.recv()
+        except (EOFError, ConnectionError):
+            self.process.join()
+            return Failure(f"the worker died ({_death(self.process.exitcode)})", lost=True)
+
+    def end(self) -> None:
+        """End the process: an idle one by itself, at once whatever it does."""
+        self.connection.close()
+        if self.job is None:
+            self.process.join(GRACE)
+        self.process.kill()
+        self.process.join()
+
+
+class _Pool(Workers):
+    """Worker processes; one that died is replaced."""
+
+    def __init__(self, context: BaseContext, size: int) -> None:
+        self._context = context
+        self._workers = [_Worker(context) for _ in range(size)]
+        self._refused: list[tuple[Address, Outcome | Failure]] = []
+
+    def count(self) -> int:
+        return len(self._workers)
+
+    def start(self, job: Job) -> None:
+        worker = next(worker for worker in self._workers if worker.job is None)
+        worker.job = job
+        try:
+            worker.connection.send(job)
+        except ConnectionError:
+            return  # It died while it was idle; `ended` notices.
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            worker.job = None
+            self._refused.append((job.node.address, Failure(f"cannot be sent to a worker: {error}")))
+
+    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+        found, self._refused = self._refused, []
+        busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
+        for connection in wait(list(busy), timeout=0 if found else MOMENT):
+            worker = busy[connection]  # type: ignore[index]
+            result = worker.result()
+            assert worker.job is not None
+            found.append((worker.job.node.address, result))
+            worker.job = None
+            if not worker.process.is_alive():
+                worker.end()
+                self._workers[self._workers.index(worker)] = _Worker(self._context)
+        return found
+
+    def end(self) -> None:
+        """End all of them."""
+        for worker in self._workers:
+            worker.end()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(Engine):
+    """Nodes in parallel on the cores of this machine."""
+
+    workers: int = field(default_factory=cores)
+    """Worker processes."""
+
+    @property
+    def size(self) -> int:
+        """As many as there are workers."""
+        return self.workers
+
+    @contextmanager
+    def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
+        """Processes, no more than there are jobs; all end with the block, or with this process if it is killed."""
+        with one_thread_for_children():
+            pool = _Pool(_context(), min(self.workers, jobs))
+            try:
+                yield pool
+            finally:
+                pool.end()
+
+
+@contextmanager
+def one_thread_for_children() -> Iterator[None]:
+    """Within this block processes that are started use one thread, in whatever library."""
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["OMP_NUM_THREADS"]
+        if before is not None:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+def _context() -> BaseContext:
+    """How workers begin: as copies of a process that has loaded torch and done nothing yet, where the system can."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["diffmask.experiments.executors.job"])
+    return context
+
+
+def _death(code: int) -> str:
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+
+
+NAMES = ("serial", "processes", "dask", "slurm")
+
+
+def engine_named(name: str, choices: Mapping[str, Any]) -> Engine:
+    """The engine of that name; choices that are none are left at their defaults, those that are not its own refused."""
+    from dataclasses import fields
+
+    from diffmask.experiments.executors.dask import Dask, Slurm
+
+    engines: dict[str, type[Engine]] = dict(zip(NAMES, (Serial, Processes, Dask, Slurm), strict=True))
+    if name not in engines:
+        raise RecipeError(f"there is no engine '{name}'; {nearest(name, NAMES)}")
+    made = {key: value for key, value in choices.items() if value is not None}
+    known = {field.name for field in fields(engines[name])}
+    for key in made:
+        if key not in known:
+            raise RecipeError(f"the engine '{name}' has no option '{key}'; {nearest(key, known)}")
+    return engines[name](**made)

@@ -1,0 +1,113 @@
+"""A schedule: which nodes are done, run, wait, or will never run. It knows nothing of workers or clocks of theirs."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diffmask.errors import RecipeError
+from diffmask.experiments.executors.job import Failure, Outcome
+from diffmask.experiments.experiment import Address, Node
+
+TRIES = 3
+"""How often a node may fail before it is given up: once, and two retries."""
+LIVES = 5
+"""How many workers may die over a node before it is thought to kill them."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A node that was given up, and why."""
+
+    node: Node
+    why: str
+    after: Address | None = None
+    """The failed node it would have built on; none where it failed itself."""
+
+
+@dataclass
+class _Attempts:
+    failed: int = 0
+    lost: int = 0
+
+    def count(self, failure: Failure) -> bool:
+        """Add a failure; whether the node is to be given up."""
+        self.lost += failure.lost
+        self.failed += not failure.lost
+        return self.failed >= TRIES or self.lost >= LIVES
+
+
+@dataclass
+class Schedule:
+    """Nodes in their order, each run after those it needs; nodes that need nothing of each other in any order."""
+
+    nodes: Sequence[Node]
+    outcomes: dict[Address, Outcome] = field(default_factory=dict)
+    running: dict[Address, float] = field(default_factory=dict)
+    """When each node that runs was started, by the monotonic clock."""
+    given_up: dict[Address, Verdict] = field(default_factory=dict)
+    _attempts: dict[Address, _Attempts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """A node listed twice is one node; a circle is refused."""
+        self._by_address = {node.address: node for node in self.nodes}
+        self.nodes = list(self._by_address.values())
+        self._needs = {
+            address: tuple(need for need in node.needs if need in self._by_address)
+            for address, node in self._by_address.items()
+        }
+        _refuse_circles(self._needs)
+
+    def __getitem__(self, address: Address) -> Node:
+        return self._by_address[address]
+
+    @property
+    def waiting(self) -> list[Node]:
+        """Nodes that are still to be run, in order."""
+        return [self[address] for address in self._unsettled()]
+
+    def _unsettled(self) -> list[Address]:
+        # By the addresses that are known: a node works its own out anew, from all that it builds on.
+        settled = (self.outcomes, self.running, self.given_up)
+        return [address for address in self._by_address if not any(address in part for part in settled)]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every node is done or given up."""
+        return len(self.outcomes) + len(self.given_up) == len(self.nodes)
+
+    def ready(self) -> list[Node]:
+        """Nodes that wait for nobody, in order."""
+        return [
+            self[address]
+            for address in self._unsettled()
+            if all(need in self.outcomes for need in self._needs[address])
+        ]
+
+    def start(self, node: Node) -> None:
+        """A worker has it."""
+        self.running[node.address] = time.monotonic()
+
+    def settle(self, address: Address, result: Outcome | Failure) -> None:
+        """A worker gave it back: done, to be tried again, or given up with all that builds on it."""
+        del self.running[address]
+        if isinstance(result, Outcome):
+            self.outcomes[address] = result
+        elif self._attempts.setdefault(address, _Attempts()).count(result):
+            self._give_up(address, Verdict(self[address], result.why))
+
+    def _give_up(self, address: Address, verdict: Verdict) -> None:
+        self.given_up[address] = verdict
+        for other, needs in self._needs.items():
+            if address in needs and other not in self.given_up:
+                why = f"builds on what failed: {self[address].label}"
+                self._give_up(other, Verdict(self[other], why, after=verdict.after or address))
+
+
+def _refuse_circles(needs: Mapping[Address, Sequence[Address]]) -> None:
+    left = dict(needs)
+    while left:
+        free = [address for address, wanted in left.items() if not any(need in left for need in wanted)]
+        if not free:
+            raise RecipeError(f"nodes that need each other in a circle: {', '.join(map('/'.join, left))}")
+        for address in free:
+            del left[address]

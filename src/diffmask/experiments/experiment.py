@@ -1,0 +1,300 @@
+"""The pieces of work an experiment is made of: each makes one artefact, and whatever it needs that is not there yet.
+
+An `Experiment` is tasks x methods x evaluations x seeds; it expands to a graph of nodes, each with a digest.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from diffmask.core.config import digest_of, parse
+from diffmask.core.explainer import Method
+from diffmask.core.store import Artefact, Store
+from diffmask.core.task import TaskRecipe
+from diffmask.errors import RecipeError, nearest
+from diffmask.metrics.base import Evaluation
+from diffmask.results.records import Record, record_from
+from diffmask.workspace.node import Part
+from diffmask.workspace.workspace import Bench
+
+Address = tuple[str, str]
+"""Kind and digest of an artefact."""
+
+
+@dataclass(frozen=True)
+class Node(ABC):
+    """One piece of work on one task at one seed: a small value that travels to whoever does it."""
+
+    bench: Bench = field(repr=False)
+
+    @property
+    @abstractmethod
+    def address(self) -> Address:
+        """Kind and digest of the artefact it makes."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What it does, for people."""
+
+    @abstractmethod
+    def run(self) -> list[Record]:
+        """Make the artefact unless it is there; the numbers it holds, if any."""
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """Artefacts it builds on. Those of other nodes are waited for; any other it makes itself."""
+        return ()
+
+    @property
+    def place(self) -> str:
+        """Task and seed, for people."""
+        return f"{self.bench.recipe.label}, seed {self.bench.seed}"
+
+    def is_done(self) -> bool:
+        """Whether its artefact is there."""
+        return self.bench.store.has(*self.address)
+
+
+@dataclass(frozen=True)
+class TrainNode(Node):
+    """Train the task's model, and see how good it is."""
+
+    @property
+    def address(self) -> Address:
+        """The trained task."""
+        return "task", self.bench.task_digest()
+
+    @property
+    def label(self) -> str:
+        """Task and seed."""
+        return f"train {self.place}"
+
+    def run(self) -> list[Record]:
+        """The task's own score of the unmasked model on held-out rows."""
+        task = self.bench.task()
+        held_out = task.data["test"]
+        return [
+            Record(
+                task=self.bench.recipe.label,
+                method="model",
+                site="",
+                metric="quality",
+                value=task.quality(held_out),
+                seed=self.bench.seed,
+                rows=len(held_out),
+                digest=self.bench.task_digest(),
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class FitNode(Node):
+    """Fit a method to the task."""
+
+    method: Method
+
+    @property
+    def address(self) -> Address:
+        """The fitted explainer."""
+        return "fit", self.bench.learned_digest(self.method)
+
+    @property
+    def label(self) -> str:
+        """Method, task and seed."""
+        return f"fit {self.method.label} on {self.place}"
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """The trained task."""
+        return (("task", self.bench.task_digest()),)
+
+    def run(self) -> list[Record]:
+        """Nothing is measured here."""
+        self.bench.explainer(self.method)
+        return []
+
+
+@dataclass(frozen=True)
+class PartNode(Node):
+    """Make a part of an evaluation."""
+
+    part: Part
+
+    @property
+    def address(self) -> Address:
+        """The part's."""
+        return self.part.address
+
+    @property
+    def label(self) -> str:
+        """The part's."""
+        return self.part.label
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """What the part builds on."""
+        return self.part.needs
+
+    def run(self) -> list[Record]:
+        """The evaluation reads what is made here."""
+        self.part.make()
+        return []
+
+
+@dataclass(frozen=True)
+class MeasureNode(Node):
+    """Run an evaluation of a method."""
+
+    method: Method
+    evaluation: Evaluation
+
+    @property
+    def address(self) -> Address:
+        """The records."""
+        return "measure", digest_of(["measure", self.bench.fit_digest(self.method), self.evaluation.digest])
+
+    @property
+    def label(self) -> str:
+        """Evaluation, method, task and seed."""
+        return f"{self.evaluation.label} of {self.method.label} on {self.place}"
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """The fitted explainer, and the evaluation's parts."""
+        parts = self.evaluation.parts(self.method, self.bench)
+        return (("fit", self.bench.learned_digest(self.method)), *(part.address for part in parts))
+
+    def run(self) -> list[Record]:
+        """The evaluation's numbers."""
+
+        def make() -> Artefact:
+            return Artefact(
+                {}, {"records": [asdict(record) for record in self.evaluation.run(self.method, self.bench)]}
+            )
+
+        kept = self.bench.store.get_or_make(*self.address, make)
+        return [record_from(values) for values in kept.values["records"]]
+
+
+KEYS = ("name", "seeds", "tasks", "methods", "evaluations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """What to measure, on what, how often."""
+
+    name: str
+    tasks: tuple[TaskRecipe, ...]
+    methods: tuple[Method, ...]
+    evaluations: tuple[Evaluation, ...]
+    seeds: tuple[int, ...] = (0,)
+
+    @staticmethod
+    def read(path: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
+        """An experiment from YAML, with `key=value` overrides such as `seeds=[0,1]` or `methods.0.margin=0.2`."""
+        file = Path(path)
+        if not file.is_file():
+            raise RecipeError(f"{file}: there is no such file")
+        try:
+            node = yaml.safe_load(file.read_text())
+        except yaml.YAMLError as error:
+            raise RecipeError(f"{file}: not YAML: {error}") from None
+        if not isinstance(node, Mapping):
+            raise RecipeError(f"{file}: an experiment is a mapping with the keys {', '.join(KEYS)}")
+        changed = dict(node)
+        for override in overrides:
+            _override(changed, override)
+        return Experiment.from_dict(changed, where=file.name)
+
+    @staticmethod
+    def from_dict(node: Mapping[str, Any], where: str = "experiment") -> "Experiment":
+        """An experiment from plain values; a mistake is named with its place."""
+        for key in node:
+            if key not in KEYS:
+                raise RecipeError(f"{where}: '{key}' is not part of an experiment; {nearest(str(key), KEYS)}")
+        return Experiment(
+            name=str(node.get("name", where)),
+            seeds=_seeds(node.get("seeds", [0]), where),
+            tasks=_recipes("task", node, where),
+            methods=_recipes("method", node, where),
+            evaluations=_recipes("evaluation", node, where),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only: what the YAML file would say in full."""
+        lists = {
+            name: [recipe.to_dict() for recipe in getattr(self, name)] for name in ("tasks", "methods", "evaluations")
+        }
+        return {"name": self.name, "seeds": list(self.seeds), **lists}
+
+    def nodes(self, store: Store) -> list[Node]:
+        """The graph in an order that can be run: each node after those it needs."""
+        graph: list[Node] = []
+        for recipe in self.tasks:
+            for seed in self.seeds:
+                graph += self._nodes_of(Bench(store, recipe, seed))
+        return graph
+
+    def _nodes_of(self, bench: Bench) -> list[Node]:
+        measures = [
+            MeasureNode(bench, method, evaluation) for evaluation in self.evaluations for method in self.methods
+        ]
+        fits = [FitNode(bench, method) for method in self.methods]
+        return [TrainNode(bench), *fits, *self._parts_of(bench), *measures]
+
+    def _parts_of(self, bench: Bench) -> list[PartNode]:
+        """What several evaluations or methods share stands here once."""
+        found: dict[tuple[str, str], PartNode] = {}
+        for evaluation in self.evaluations:
+            for method in self.methods:
+                for part in evaluation.parts(method, bench):
+                    found.setdefault(part.address, PartNode(bench, part))
+        return list(found.values())
+
+
+def _recipes(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+    listed = node.get(f"{kind}s", [])
+    if not isinstance(listed, list) or not listed:
+        raise RecipeError(f"{where}: '{kind}s' is a list of at least one {kind}; found {listed!r}")
+    return tuple(parse(kind, item, f"{where}: {kind}s[{index}]") for index, item in enumerate(listed))
+
+
+def _seeds(node: Any, where: str) -> tuple[int, ...]:
+    seeds = [node] if isinstance(node, int) else node
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+        raise RecipeError(f"{where}: 'seeds' is a list of whole numbers from 0; found {node!r}")
+    return tuple(seeds)
+
+
+def _override(node: dict[str, Any], override: str) -> None:
+    """Set one value deep in the experiment: `a.b.0.c=value`, the value read as YAML."""
+    path, found, text = override.partition("=")
+    if not found:
+        raise RecipeError(f"'{override}' is not an override; write key=value, for example seeds=[0,1]")
+    *parents, last = path.split(".")
+    here: Any = node
+    for step in parents:
+        here = _child(here, step, override)
+    if isinstance(here, list):
+        _child(here, last, override)
+        here[int(last)] = yaml.safe_load(text)
+    elif isinstance(here, dict):
+        here[last] = yaml.safe_load(text)
+    else:
+        raise RecipeError(f"override '{override}': '{parents[-1]}' has no parts")
+
+
+def _child(here: Any, step: str, override: str) -> Any:
+    if isinstance(here, list) and step.isdigit() and int(step) < len(here):
+        if isinstance(here[int(step)], str):
+            here[int(step)] = {"name": here[int(step)]}
+        return here[int(step)]
+    if isinstance(here, dict) and step in here:
+        return here[step]
+    known = here.keys() if isinstance(here, dict) else [str(index) for index in range(len(here))]
+    raise RecipeError(f"override '{override}': there is no '{step}'; {nearest(step, known)}")

@@ -1,0 +1,1 @@
+"""Explanations of single texts: words, scores and how they are drawn."""

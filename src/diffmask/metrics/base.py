@@ -1,0 +1,75 @@
+"""An `Evaluation` sees a method and a task on a bench, and yields flat records."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from diffmask.core.config import Recipe
+from diffmask.core.explainer import Method
+from diffmask.results.benchmark_result import Measure
+from diffmask.results.records import Record
+from diffmask.workspace.node import Part
+from diffmask.workspace.workspace import Bench, Explained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Recipe, ABC):
+    """The choices that make a measurement; `run` makes it."""
+
+    kind: ClassVar[str] = "evaluation"
+    measures: ClassVar[tuple[Measure, ...]] = ()
+    """How to read the metrics it yields, where methods are compared by them: a measure's name is a record's metric."""
+
+    erases: ClassVar[bool] = False
+    """Whether it takes words out of texts: what the model then says may be surprise."""
+    per_text: ClassVar[bool] = True
+    """Whether its work grows with the texts: what it takes can then be forecast from a few."""
+
+    @abstractmethod
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """The numbers, one a record."""
+
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """Benches on which it fits and asks methods anew, with tasks that it may have to train first."""
+        return ()
+
+    def rehearsed(self) -> tuple["Evaluation", float]:
+        """The same over tasks that are trained for less long, and how many times as long its own are trained."""
+        return self, 1.0
+
+    def parts(self, method: Method, bench: Bench) -> Sequence[Part]:
+        """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
+        return ()
+
+
+def record_of(
+    bench: Bench,
+    method: Method,
+    explained: Explained,
+    site: str,
+    metric: str,
+    values: Float[Tensor, " row"],
+    *,
+    at: float | None = None,
+    keep_rows: bool = False,
+) -> Record:
+    """The mean of a metric over rows, as a record that knows what it cost."""
+    finite = bool(values.isfinite().all())
+    return Record(
+        task=bench.recipe.label,
+        method=method.label,
+        site=site,
+        metric=metric,
+        value=values.mean().item(),
+        seed=bench.seed,
+        rows=len(values),
+        deviation=values.std().item() if finite and len(values) > 1 else 0.0,
+        cost=explained.figures(),
+        digest=bench.fit_digest(method),
+        at=at,
+        per_row=tuple(values.tolist()) if keep_rows else (),
+    )

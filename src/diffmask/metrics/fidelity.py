@@ -1,0 +1,87 @@
+"""Does the answer survive the masks that a method learned?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+from torch.distributions import Categorical, Distribution
+
+from diffmask.core.batch import Batch
+from diffmask.core.distributions import agreement, decision, divergence
+from diffmask.core.explainer import CleanPass, Method
+from diffmask.core.resources import Portion
+from diffmask.methods.diffmask.base import MaskExplainer, hardened
+from diffmask.metrics.base import Evaluation, record_of
+from diffmask.results.records import Record
+from diffmask.workspace.workspace import Bench
+
+Table = dict[str, Shaped[Tensor, " row"]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fidelity(Evaluation):
+    """Divergence, agreement and macro-F1 of the answer under hard masks, and the share kept; learned masks only."""
+
+    name: ClassVar[str] = "fidelity"
+
+    split: str = "test"
+    rows_at_once: int = 128
+
+    @torch.no_grad()
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """Three numbers a site, five where the answer is one of several classes; none if no mask was learned."""
+        explainer = bench.explainer(method)
+        if not isinstance(explainer, MaskExplainer):
+            return
+        explained = bench.explained(method, self.split)
+        batch = bench.task().data[self.split]
+        order = batch.present.sum(dim=1).argsort(stable=True)
+        parts = Portion(self.rows_at_once).split(
+            len(batch), lambda items: under_masks(explainer, batch[order[items]].trim())
+        )
+        for site in explainer.sites:
+            table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}
+            for metric in ("divergence", "agreement", "kept"):
+                yield record_of(bench, method, explained, site, metric, table[metric])
+            if "gold" in table:
+                for metric in ("before", "after"):
+                    score = macro_f1(table[metric], table["gold"])
+                    yield record_of(bench, method, explained, site, f"f1_{metric}", score[None])
+
+
+def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
+    """What becomes of each row's answer under the hard mask of each site."""
+    clean = CleanPass.over(explainer.task, batch)
+    answer, masks = clean.answer, hardened(explainer.opened(clean, explainer.sites))
+    found = {}
+    for site, hard in zip(explainer.sites, masks.unbind(dim=1), strict=True):
+        masked = explainer.under(clean, site, hard)
+        found[site] = {
+            "divergence": divergence(answer, masked),
+            "agreement": agreement(answer, masked).float(),
+            "kept": (hard * batch.maskable).sum(dim=1) / batch.maskable.sum(dim=1).clamp(min=1),
+            **_decisions(answer, masked, batch),
+        }
+    return found
+
+
+def _decisions(answer: Distribution, masked: Distribution, batch: Batch) -> Table:
+    if not isinstance(answer, Categorical):
+        return {}
+    return {"before": decision(answer), "after": decision(masked), "gold": batch.target}
+
+
+def macro_f1(decided: Int[Tensor, " row"], gold: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+    """Mean over the classes that occur of 2 TP / (2 TP + FP + FN); rows without a label do not count.
+
+    >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
+    tensor(0.6667)
+    """
+    decided, gold = decided[gold >= 0], gold[gold >= 0]
+    classes = torch.cat([decided, gold]).unique()
+    right = torch.stack([((decided == one) & (gold == one)).sum() for one in classes])
+    named = torch.stack([(decided == one).sum() + (gold == one).sum() for one in classes])
+    return (2 * right / named).mean()

@@ -1,0 +1,1 @@
+"""ROAR and Recursive ROAR (Hooker et al. 2019, Madsen et al. 2022)."""

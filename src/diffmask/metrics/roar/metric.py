@@ -1,0 +1,163 @@
+"""ROAR and Recursive ROAR: performance after masking what a method calls important, and training again.
+
+Hooker et al. 2019; for texts, and recursively, Madsen et al. 2022.
+"""
+
+from abc import ABC
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import ClassVar, Literal
+
+import torch
+
+from diffmask.core.explainer import Method
+from diffmask.errors import RecipeError
+from diffmask.methods.baselines import Random
+from diffmask.metrics.base import Evaluation
+from diffmask.metrics.roar.masking import Strategy
+from diffmask.metrics.roar.step import Importances, Protocol, Score, Step
+from diffmask.results.benchmark_result import Measure
+from diffmask.results.racu import Areas, areas
+from diffmask.results.records import Record
+from diffmask.workspace.node import Part
+from diffmask.workspace.workspace import Bench
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoveAndRetrain(Evaluation, ABC):
+    """A curve of the task's own score over what is masked; over shares, the area between it and the random one, too."""
+
+    per_text: ClassVar[bool] = False
+    recursive: ClassVar[bool]
+    variant: ClassVar[str]
+    """What its metrics' names begin with."""
+
+    strategy: Strategy = "quantile"
+    """Percent of the tokens that may be masked, or so many of them."""
+    amounts: tuple[int, ...] = ()
+    """Points of the curve, rising from 0; where none are given as published: 0 to 100 percent, or 0 to 10 tokens."""
+    target: Literal["gold", "predicted"] = "gold"
+    """The outcome whose importances are taken."""
+    absolute: bool = True
+    """Whether a token that speaks against the outcome is as important as one that speaks for it."""
+
+    def __post_init__(self) -> None:
+        if len(self.points) < 2 or self.points[0] != 0 or list(self.points) != sorted(set(self.points)):
+            raise RecipeError(f"{self.name}: amounts {list(self.points)} do not rise from 0; as in [0, 10, 20, 100]")
+        if self.strategy == "quantile" and self.points[-1] != 100:
+            raise RecipeError(
+                f"{self.name}: amounts {list(self.points)} do not end at 100 percent, where everything is masked and "
+                "which RACU is relative to; as in [0, 10, 20, 100]"
+            )
+
+    @property
+    def points(self) -> tuple[int, ...]:
+        """The amounts that are masked."""
+        return self.amounts or tuple(range(11) if self.strategy == "count" else range(0, 101, 10))
+
+    def protocol(self) -> Protocol:
+        """How tokens are removed; a recursive step is from one point of the curve to the next."""
+        return Protocol(
+            strategy=self.strategy,
+            recursive=self.recursive,
+            step_size=min(after - before for before, after in pairwise(self.points)),
+            target=self.target,
+            absolute=self.absolute,
+        )
+
+    def steps(self, method: Method, bench: Bench) -> list[Step]:
+        """One for each point of the curve."""
+        return [Step(bench, method, self.protocol(), k) for k in self.points]
+
+    def parts(self, method: Method, bench: Bench) -> list[Part]:
+        """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
+        found: dict[tuple[str, str], Part] = {}
+        for chosen in (Random(), method):
+            steps = {step.k: step for point in self.steps(chosen, bench) for step in point.lineage()}
+            for part in (Importances(bench, Step(bench, chosen, self.protocol(), 0)), *steps.values()):
+                found.setdefault(part.address, part)
+        return list(found.values())
+
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """The curve, then its areas; a random one has none, nor one by count, which may end before all is masked."""
+        curve = [step.score() for step in self.steps(method, bench)]
+        counted = self.strategy == "count"
+        metric = f"{self.variant}_count_score" if counted else f"{self.variant}_score"
+        for k, point in zip(self.points, curve, strict=True):
+            yield self._record(method, bench, metric, point.score, point.rows, at=float(k))
+        if method.name == "random" or counted:
+            return
+        random = [step.score() for step in self.steps(Random(), bench)]
+        found = self.areas([point.score for point in curve], [point.score for point in random])
+        by_row = self._by_row(curve, random, found.denominator)
+        for metric, value in (
+            ("racu", found.relative),
+            ("racu_clipped", found.clipped),
+            ("area", found.absolute),
+            ("area_possible", found.denominator),
+        ):
+            record = self._record(method, bench, f"{self.variant}_{metric}", value, curve[0].rows)
+            yield replace(record, per_row=by_row) if metric == "racu" else record
+
+    def _by_row(self, curve: Sequence[Score], random: Sequence[Score], possible: float) -> tuple[float, ...]:
+        """Each test row's part in RACU, whose mean it is; nothing where the score is no mean of rows."""
+        rows = len(curve[0].by_row)
+        if not possible or not rows or any(len(point.by_row) != rows for point in (*curve, *random)):
+            return ()
+        found, base = (torch.tensor([point.by_row for point in one], dtype=torch.float64) for one in (curve, random))
+        at = torch.tensor(self.points, dtype=torch.float64) / self.points[-1]
+        return tuple((torch.trapezoid(base - found, at, dim=0) / possible).tolist())
+
+    def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
+        """Between two curves at this evaluation's points."""
+        return areas(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
+
+    def _record(
+        self, method: Method, bench: Bench, metric: str, value: float, rows: int, at: float | None = None
+    ) -> Record:
+        return Record(
+            task=bench.recipe.label,
+            method=method.label,
+            site="",
+            metric=metric,
+            value=value,
+            seed=bench.seed,
+            rows=rows,
+            digest=bench.fit_digest(method),
+            at=at,
+        )
+
+
+def _measure(variant: str, title: str) -> Measure:
+    return Measure(
+        name=f"{variant}_racu",
+        title=f"{title}'s RACU",
+        better="higher",
+        says="Masking what the method calls important hurts a model trained again, more than masking at random.",
+        cannot_say="Whether this very model uses those tokens: another is trained, and may read where the masks are. "
+        "With one seed the chance of a training is not in the intervals, only that of the texts.",
+        knob="% of tokens masked",
+        curve=f"{variant}_score",
+        beyond_random=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roar(RemoveAndRetrain):
+    """Importances once, of the unmasked data and its model."""
+
+    name: ClassVar[str] = "roar"
+    recursive: ClassVar[bool] = False
+    variant: ClassVar[str] = "roar"
+    measures: ClassVar[tuple[Measure, ...]] = (_measure("roar", "ROAR"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecursiveRoar(RemoveAndRetrain):
+    """Importances again at each step, of the masked data and the model trained on it: redundancy cannot hide."""
+
+    name: ClassVar[str] = "recursive-roar"
+    recursive: ClassVar[bool] = True
+    variant: ClassVar[str] = "recursive_roar"
+    measures: ClassVar[tuple[Measure, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)

@@ -1,0 +1,125 @@
+"""Scores must change when the weights do: the model against one whose weights are shuffled. Adebayo et al. 2018.
+
+Is a method fitted again, with another seed, of the same opinion?
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from diffmask.core.explainer import Method
+from diffmask.core.task import Task
+from diffmask.core.training import generator
+from diffmask.errors import RecipeError
+from diffmask.metrics.base import Evaluation, record_of
+from diffmask.metrics.ranks import rank_correlation
+from diffmask.results.benchmark_result import Measure
+from diffmask.results.records import Record
+from diffmask.workspace.derived import Change, ChangedBench, ReseededBench
+from diffmask.workspace.workspace import Bench
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffled(Change):
+    """The last share of the model's modules, from the head down, with the numbers of each weight in another order."""
+
+    name: ClassVar[str] = "shuffled"
+
+    share: float = 1.0
+
+    def apply(self, task: Task, seed: int) -> None:
+        """The rows stay."""
+
+    @torch.no_grad()
+    def train(self, task: Task, seed: int) -> None:
+        """Shuffle in place: each weight keeps its mean and deviation, and loses what it learned."""
+        source = generator(seed, "shuffled weights")
+        owners = weight_owners(task.model)
+        for module in owners[len(owners) - round(self.share * len(owners)) :]:
+            for weight in module.parameters(recurse=False):
+                order = torch.randperm(weight.numel(), generator=source).to(weight.device)
+                weight.copy_(weight.flatten()[order].view_as(weight))
+
+
+def weight_owners(model: nn.Module) -> list[nn.Module]:
+    """Modules that hold weights themselves, in the order in which the model defines them: the head comes last."""
+    return [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomisedModel(Evaluation):
+    """Spearman's rho between the scores of the model and those of a copy whose weights are shuffled."""
+
+    name: ClassVar[str] = "randomised-model"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure(
+            name="randomised_correlation",
+            title="correlation with a shuffled model",
+            better="lower",
+            says="The scores follow what the model learned: without it they are others.",
+            cannot_say="Near zero is the least one may ask, not a sign of truth; and a model's wiring alone can give "
+            "some tokens more weight than others, which is no fault of a method.",
+        ),
+    )
+
+    split: str = "test"
+    shares: tuple[float, ...] = ()
+    """Points of a curve on the way: shares of the modules, from the head down, that are shuffled."""
+
+    def __post_init__(self) -> None:
+        if not all(0 < share <= 1 for share in self.shares):
+            raise RecipeError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
+
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """Everything shuffled, then each share."""
+        changes = [Shuffled(), *(Shuffled(share=share) for share in self.shares)]
+        return [ChangedBench.of(bench, change) for change in changes]
+
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """The correlation with everything shuffled; then that of each share."""
+        own = bench.explained(method, self.split)
+        maskable = bench.task().data[self.split].maskable
+        for share, shuffled in zip((None, *self.shares), self.beside(bench), strict=True):
+            other = shuffled.explained(method, self.split)
+            values = rank_correlation(own.attribution.scores, other.attribution.scores, maskable)
+            yield record_of(bench, method, own, "input", "randomised_correlation", values, at=share, keep_rows=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityOverSeeds(Evaluation):
+    """Mean of Spearman's rho between the scores of a fit with seed s and those of fits with s + 1, s + 2, ..."""
+
+    name: ClassVar[str] = "stability"
+    measures: ClassVar[tuple[Measure, ...]] = (
+        Measure(
+            name="seed_correlation",
+            title="agreement between seeds",
+            better="higher",
+            says="A fit with another seed ranks a text's tokens alike: the order is not an accident of the fit.",
+            cannot_say="A method that draws nothing at random agrees with itself whatever it says.",
+        ),
+    )
+
+    split: str = "test"
+    others: int = 1
+    """Further fits, on the same model."""
+
+    def __post_init__(self) -> None:
+        if self.others < 1:
+            raise RecipeError(f"stability: others is at least 1; found {self.others}")
+
+    def beside(self, bench: Bench) -> Sequence[Bench]:
+        """The same task at other seeds."""
+        return [ReseededBench.of(bench, bench.seed + further) for further in range(1, self.others + 1)]
+
+    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+        """One number."""
+        own = bench.explained(method, self.split)
+        maskable = bench.task().data[self.split].maskable
+        others = [beside.explained(method, self.split).attribution for beside in self.beside(bench)]
+        found = [rank_correlation(own.attribution.scores, other.scores, maskable) for other in others]
+        values = torch.stack(found).mean(dim=0)
+        yield record_of(bench, method, own, "input", "seed_correlation", values, keep_rows=True)

@@ -1,0 +1,159 @@
+"""What every page is made with.
+
+The page of a benchmark: verdict first, then what it rests on. One file, no network.
+
+Every file of a benchmark's report, beside its `board.json`.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from diffmask.report.charts import cost_chart, curve_chart, curve_groups, whiskers
+from diffmask.report.figures import write_figures
+from diffmask.report.leaderboard import is_baseline, standings
+from diffmask.report.payload import payload
+from diffmask.report.tables import csv_tables, latex_table
+from diffmask.results.benchmark_result import Board, Comparison, Measure
+from diffmask.results.formatting import amount, between, duration, shown
+from diffmask.results.records import write_text
+
+
+def environment() -> Any:
+    """Jinja templates that escape everything and miss nothing silently."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("diffmask.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def asset(name: str) -> str:
+    """A stylesheet or a script of ours."""
+    return files("diffmask.report").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def digest(text: str) -> str:
+    """The name by which a content security policy allows an inline element, and only this one.
+
+    >>> digest("")
+    'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='
+    """
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+COSTS = {
+    "seconds": "seconds a text",
+    "forwards": "forward passes a text",
+    "backwards": "backward passes a text",
+    "fit_seconds": "seconds to fit",
+    "peak_megabytes": "peak memory, MB",
+    "break_even": "texts until the fit pays",
+}
+"""What the columns of cost are called; other costs keep their own names."""
+
+
+def render_board(board: Board) -> str:
+    """The page. Its script and style are allowed by their digests; nothing else can run or load."""
+    from markupsafe import Markup
+
+    script, style = asset("board.js"), asset("board.css")
+    page = environment()
+    page.filters |= {"shown": shown, "duration": duration, "amount": amount, "level": level}
+    page.filters |= {"tabular": tabular, "problems": problems}
+    text = page.get_template("board.html").render(
+        board=board,
+        payload=payload(board),
+        standings=standings(board),
+        whiskers={measure.name: _marked(whiskers(board, measure)) for measure in board.measures},
+        curves=[
+            (title, Markup(curve_chart(board, group, title)), group) for title, group in curve_groups(board).items()
+        ],
+        costs=cost_columns(board),
+        cost_charts=[
+            (measure.title, Markup(cost_chart(board, measure))) for measure in board.measures if _priced(board, measure)
+        ],
+        comparisons={measure.name: _of(board.comparisons, measure) for measure in board.measures},
+        between=between,
+        is_baseline=is_baseline,
+        script=Markup(script),
+        style=Markup(style),
+        script_digest=digest(script),
+        style_digest=digest(style),
+    )
+    # A lone half of a surrogate pair is no character: UTF-8 cannot hold it.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def cost_columns(board: Board) -> Mapping[str, str]:
+    """Every cost that some method has, by name: its heading."""
+    named = dict.fromkeys(name for method in board.methods for name in method.cost)
+    order = [*(name for name in COSTS if name in named), *(name for name in named if name not in COSTS)]
+    return {name: COSTS.get(name, name.replace("_", " ")) for name in order}
+
+
+def level(value: float) -> int:
+    """A step of colour from -10 to 10 for a value from -1 to 1.
+
+    >>> level(0.53), level(-2.0), level(float("nan"))
+    (5, -10, 0)
+    """
+    return round(10 * min(max(value, -1.0), 1.0)) if value == value else 0
+
+
+def tabular(value: Any) -> bool:
+    """Whether a value is a table: a mapping of mappings with the same plain entries."""
+    rows = list(value.values()) if isinstance(value, Mapping) else []
+    return (
+        bool(rows) and all(isinstance(row, Mapping) and row for row in rows) and len({tuple(row) for row in rows}) == 1
+    )
+
+
+def problems(diagnostics: Any) -> int:
+    """How many problems a fit found, however deep they stand.
+
+    >>> problems({"seed 0": {"embedding": {"margin": 0.1, "problems": {"blind": "it does not look"}}}})
+    1
+    """
+    if not isinstance(diagnostics, Mapping):
+        return 0
+    own = diagnostics.get("problems")
+    here = len(own) if isinstance(own, Mapping) else 0
+    return here + sum(problems(value) for name, value in diagnostics.items() if name != "problems")
+
+
+def _marked(drawings: Mapping[str, str]) -> Mapping[str, str]:
+    from markupsafe import Markup
+
+    return {name: Markup(drawing) for name, drawing in drawings.items()}
+
+
+def _priced(board: Board, measure: Measure) -> bool:
+    return any(measure.name in method.estimates and "seconds" in method.cost for method in board.methods)
+
+
+def _of(comparisons: Sequence[Comparison], measure: Measure) -> Sequence[Comparison]:
+    return [comparison for comparison in comparisons if comparison.measure == measure.name]
+
+
+def is_benchmark(folder: str | Path) -> bool:
+    """Whether a benchmark was run there."""
+    return (Path(folder) / "board.json").is_file()
+
+
+def write_benchmark_report(folder: str | Path) -> Path:
+    """Write `report.html`, `tables/` and, where matplotlib is installed, `figures/`; returns the page's path."""
+    home, board = Path(folder), Board.load(folder)
+    for name, text in {**csv_tables(board), "measures.tex": latex_table(board)}.items():
+        write_text(home / "tables" / name, text)
+    if find_spec("matplotlib"):
+        write_figures(board, home / "figures")
+    return board.to_html(home / "report.html")

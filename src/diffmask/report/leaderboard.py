@@ -1,0 +1,60 @@
+"""Who is best on a measure, and who cannot be told from the best."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from diffmask.results.benchmark_result import Board, Comparison, Measure, MethodResult
+
+BASELINES = frozenset({"random", "uniform"})
+"""Recipes that look at nothing: what every method has to beat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """The head of the field on one measure."""
+
+    leader: str | None
+    """The best mean."""
+    tied: frozenset[str]
+    """Methods that were not shown to differ from the leader, itself among them."""
+    chance: frozenset[str]
+    """Methods that were not shown to be better than a baseline."""
+
+    def mark(self, method: str) -> str:
+        """`best`, `tie`, or nothing; the best of one method is no best."""
+        if method not in self.tied:
+            return ""
+        return "best" if len(self.tied) == 1 else "tie"
+
+
+def standings(board: Board) -> Mapping[str, Standing]:
+    """Of every measure, by its name."""
+    return {measure.name: _standing(board, measure) for measure in board.measures}
+
+
+def is_baseline(method: MethodResult) -> bool:
+    """Whether the method looks at nothing."""
+    return method.recipe.get("name", method.name) in BASELINES
+
+
+def _standing(board: Board, measure: Measure) -> Standing:
+    means = {method.name: method.estimates[measure.name].mean for method in board.methods
+             if measure.name in method.estimates}  # fmt: skip
+    if len(means) < 2:
+        return Standing(leader=None, tied=frozenset(), chance=frozenset())
+    leader = (max if measure.better == "higher" else min)(means, key=means.__getitem__)
+    winners = _winners(board.comparisons, measure.name)
+    baselines = [method.name for method in board.methods if is_baseline(method) and method.name in means]
+    return Standing(
+        leader=leader,
+        tied=frozenset(name for name in means if name == leader or winners.get(frozenset({name, leader})) != leader),
+        chance=frozenset(
+            name
+            for name in means
+            if name not in baselines and any(winners.get(frozenset({name, base})) != name for base in baselines)
+        ),
+    )
+
+
+def _winners(comparisons: Sequence[Comparison], measure: str) -> dict[frozenset[str], str | None]:
+    return {frozenset({one.first, one.second}): one.winner for one in comparisons if one.measure == measure}

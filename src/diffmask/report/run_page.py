@@ -1,0 +1,125 @@
+"""Records to tables, plots and one HTML page. Nothing here imports torch."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from diffmask.errors import InputError
+from diffmask.report.benchmark_page import environment
+from diffmask.report.roar import METRICS, RoarRun, read_roar
+from diffmask.results.records import write_text
+
+EXPLAINED_METRICS = {
+    "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
+    "js_to_truth": "Jensen-Shannon divergence to the truth, nats; at most 0.69",
+    "flat_rows": "share of rows whose scores are all but uniform",
+    "divergence": "KL(original || masked) with hard masks, nats",
+    "agreement": "share of rows whose decision survives the hard mask",
+    "kept": "share of tokens the hard mask keeps",
+    "quality": "the model's own score on held-out rows",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The files of a run."""
+
+    folder: Path
+    summary: list[dict[str, Any]]
+    examples: list[dict[str, Any]]
+    diagnostics: list[dict[str, Any]]
+    manifest: dict[str, Any]
+
+    @cached_property
+    def metrics(self) -> list[str]:
+        """Every metric measured, in order; those of ROAR stand beside its curves."""
+        return [metric for metric in dict.fromkeys(entry["metric"] for entry in self.summary) if metric not in METRICS]
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One line per task, method and site, with its cells by metric; none where ROAR alone was measured."""
+        lines: dict[tuple[str, str, str], dict[str, Any]] = {}
+        for entry in self.summary:
+            if entry["metric"] not in self.metrics:
+                continue
+            key = (entry["task"], entry["method"], entry["site"])
+            line = lines.setdefault(
+                key, {"task": key[0], "method": key[1], "site": key[2], "cells": {}, "cost": entry["cost"]}
+            )
+            line["cells"][entry["metric"]] = entry
+        return list(lines.values())
+
+    @cached_property
+    def roar(self) -> RoarRun:
+        """Its curves and areas by ROAR."""
+        return read_roar(self.folder)
+
+    @cached_property
+    def masks(self) -> list[tuple[list[str], list[dict[str, Any]]]]:
+        """The words of each example with the gates found for them, where a method has gates."""
+        found = []
+        for example in self.examples:
+            gates = [bar for bar in example["bars"] if bar["method"].startswith("diffmask")]
+            if gates:
+                found.append((example["words"], gates))
+        return found
+
+
+def read_run(folder: str | Path) -> Run:
+    """The run in a folder, or an error that says which file is missing."""
+    home = Path(folder)
+    return Run(home, *(_read(home / f"{name}.json") for name in ("summary", "examples", "diagnostics", "manifest")))
+
+
+def write_report(folder: str | Path) -> Path:
+    """Write `report.html` from the files of a run; returns its path."""
+    run = read_run(folder)
+    page = run.folder / "report.html"
+    write_text(page, render(run))
+    return page
+
+
+def render(run: Run) -> str:
+    """The page, self-contained: no script, no network."""
+    templates = environment()
+    templates.filters["share"] = share
+    templates.filters["figure"] = figure
+    page = templates.get_template("run.html").render(
+        run=run, meaning=EXPLAINED_METRICS, roar=run.roar.tables(), picture=run.roar.picture()
+    )
+    return str(page)
+
+
+def share(scores: list[float]) -> list[float]:
+    """Sizes of the scores as shares of their sum, as the published bars are drawn.
+
+    >>> share([1.0, -3.0])
+    [0.25, 0.75]
+    """
+    total = sum(abs(score) for score in scores)
+    return [abs(score) / total if total else 0.0 for score in scores]
+
+
+def figure(value: float | str | None) -> str:
+    """A number for a table: four figures, or the word for one that is not finite or not there.
+
+    >>> figure("inf"), figure(0.00031), figure(12.3456), figure(None)
+    ('∞', '0.00031', '12.35', '–')
+    """
+    if value is None:
+        return "–"
+    number = float(value)
+    return "∞" if number == float("inf") else f"{number:.4g}"
+
+
+def _read(file: Path) -> Any:
+    if not file.is_file():
+        raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask run`")
+    try:
+        return json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{file} is not whole JSON ({error}); run the experiment again, finished work is kept"
+        ) from None

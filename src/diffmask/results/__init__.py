@@ -1,0 +1,1 @@
+"""Records, intervals, comparisons and verdicts: numbers about explanations. Nothing here imports torch."""

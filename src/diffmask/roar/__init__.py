@@ -1,1 +1,0 @@
-"""Remove and retrain: mask what a method calls important, train again, see how far performance falls."""

@@ -1,0 +1,242 @@
+"""A Hugging Face sequence classifier on texts or pairs of texts: the reader's own model, left as it was found."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from diffmask.core.batch import Batch
+from diffmask.core.distributions import logits as numbers_of
+from diffmask.core.hooks import Edit, frozen
+from diffmask.core.task import Task
+from diffmask.datasets.tables import Example, Source, examples
+from diffmask.errors import InputWarning, TaskError
+from diffmask.explanation.explanation import Explanation, Prediction
+from diffmask.explanation.text_units import ReadRow
+from diffmask.tasks.text.encoding import EVIDENCE, Encoded, Reader, Reading, with_evidence
+from diffmask.tasks.text.explain import explain_examples, row_words
+from diffmask.tasks.text.finetuning import FineTuning
+from diffmask.tasks.text.heads import head_of
+from diffmask.tasks.text.inspection import find_padding, find_sites
+from diffmask.tasks.text.partial_forward import find_shortcut
+from diffmask.tasks.text.pretrained import (
+    Origin,
+    input_embedding,
+    keeping_attention,
+    load_classifier,
+    longest_input,
+    quietly,
+)
+
+AS_USUAL = Reading()
+
+
+class TextClassification(Task):
+    """A classifier, its tokenizer and its texts; the sites are found by watching the model run.
+
+    While the model runs here it is in eval mode and asks for no gradients; after each pass every module's mode and
+    every parameter's `requires_grad` are as they were. Its weights are never changed.
+
+    ROAR trains models like it: `encoder` names what it was fine-tuned from, and `tuning` how; a classifier made by
+    `diffmask train` knows both.
+    """
+
+    model: Any
+
+    def __init__(
+        self,
+        model: str | Path | nn.Module,
+        tokenizer: Any = None,
+        *,
+        train: Source | None = None,
+        valid: Source | None = None,
+        test: Source | None = None,
+        reading: Reading = AS_USUAL,
+        encoder: str | Path | None = None,
+        tuning: FineTuning | None = None,
+    ) -> None:
+        found, self.tokenizer = load_classifier(model, tokenizer)
+        noted = Origin.of(found.config)
+        self.origin = Origin(str(encoder) if encoder else noted.encoder, tuning or noted.tuning)
+        self.reader = Reader(self.tokenizer, reading, longest_input(found, self.tokenizer))
+        self.head = head_of(found.config)
+        self.mask_token = self.tokenizer.mask_token_id
+        self.pad_token = self.tokenizer.pad_token_id
+        embedding = input_embedding(found)
+        self.device = embedding.weight.device
+        with frozen(found):
+            depth = getattr(found.config, "num_hidden_layers", None)
+            places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)), depth)
+            self.shortcut = find_shortcut(
+                found, places, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids))
+            )
+            self.padding = find_padding(
+                lambda ids, present: _bare_logits(found, ids, present.long()),
+                self.pad_token,
+                len(embedding.weight),
+                self.device,
+            )
+            super().__init__(found, places, {})
+        # Padding on the left is found by sorting tokens: a hole in a row would move to its front.
+        self.attention_masked = not self.padding.left
+        self.texts: dict[str, list[Example]] = {}
+        """The text that each row of a split was read from."""
+        for split, source in (("train", train), ("valid", valid), ("test", test)):
+            if source is not None:
+                listed = list(examples(source, reading))
+                encoded = self.read(listed)
+                self.data[split] = encoded.batch
+                self.texts[split] = [listed[number] for number in encoded.sources]
+
+    def load(self, source: Source) -> Batch:
+        """A data set as a batch."""
+        return self.read(examples(source, self.reader.reading)).batch
+
+    def encode(self, texts: Iterable[str | tuple[str, str]]) -> Batch:
+        """Texts, or pairs of texts, as a batch without labels."""
+        return self.read(_unlabelled(text) for text in texts).batch
+
+    def read(self, rows: Iterable[Example]) -> Encoded:
+        """Examples as a batch, with what leads back to the texts."""
+        listed = list(rows)
+        sources, encodings = self.reader.encode(listed)
+        target = self.head.targets([listed[number].label for number in sources])
+        batch = self.reader.batch(encodings, target, self.device)
+        return Encoded(with_evidence(batch, listed, sources, encodings), sources, encodings)
+
+    def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
+        """The answer with some sites edited; edits see rows padded on the right, wherever the model pads."""
+        around = {name: self.padding.around(edit, batch.present) for name, edit in (edits or {}).items()}
+        return super().predict(batch, around)
+
+    def resume(
+        self, batch: Batch, states: Mapping[str, Float[Tensor, "row token width"]], edits: Mapping[str, Edit]
+    ) -> Distribution:
+        """The answer with some sites edited, given the clean states: blocks below the first of them are skipped."""
+        first = min(edits, key=self.sites.index)
+        edit = edits[first]
+        with self.shortcut.to(self.model, first):
+            return self.predict(batch, {**edits, first: lambda _: edit(states[first])})
+
+    def forward(self, batch: Batch) -> Distribution:
+        """One pass of the classifier, frozen."""
+        with frozen(self.model):
+            return self.run(batch)
+
+    def run(self, batch: Batch) -> Distribution:
+        """One pass of the classifier in whatever mode it is."""
+        return self.head.answer(self.model(**self._inputs(batch)).logits.float())
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        known = {name: value for name, value in batch.token_inputs.items() if name != EVIDENCE}
+        named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **known}
+        return {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
+
+    @torch.no_grad()
+    def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
+        """The weights of every block, by the kernel that keeps them."""
+        with frozen(self.model), keeping_attention(self.model):
+            found = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
+        if not found or any(weights is None for weights in found):
+            raise TaskError(
+                f"{type(self.model).__name__} gave no attention weights; load it with "
+                'from_pretrained(..., attn_implementation="eager"): the faster kernels never hold them'
+            )
+        return self.padding.from_model(torch.stack(found, dim=1), batch.present)
+
+    def primary(self, batch: Batch) -> Bool[Tensor, "row token"]:
+        """The first text of a pair: words up to the first gap between them."""
+        starts = batch.maskable & ~batch.maskable.roll(1, dims=1)
+        return batch.maskable & (starts.cumsum(dim=1) == 1)
+
+    @torch.no_grad()
+    def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:
+        """The classifier's own numbers, computed in order of length."""
+        order = batch.present.sum(dim=1).argsort(stable=True)
+        parts = [numbers_of(self.predict(batch[rows].trim())) for rows in order.split(rows_at_once)]
+        return torch.cat(parts)[order.argsort()]
+
+    def quality(self, batch: Batch) -> float:
+        """Accuracy; for labels the share of right decisions, for numbers R squared."""
+        return self.head.quality(self.head.answer(self.logits(batch)), batch.target)
+
+    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+        """Whether each decision is right; numbers have no such parts."""
+        return self.head.row_quality(self.head.answer(self.logits(batch)), batch.target)
+
+    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+        """What people marked, in data that has such marks."""
+        return batch.token_inputs[EVIDENCE] if EVIDENCE in batch.token_inputs else super().truth(batch)
+
+    def predictions(self, answer: Distribution) -> list[Prediction]:
+        """Each row's answer for people."""
+        return self.head.predictions(answer)
+
+    def explain(self, explainer: Any, inputs: Any) -> Explanation | list[Explanation]:
+        """The explanation of a text or of a pair `(first, second)`; of a list of them, a list."""
+        if isinstance(inputs, str | tuple):
+            return explain_examples(self, explainer, [_unlabelled(inputs)])[0]
+        return explain_examples(self, explainer, [_unlabelled(text) for text in inputs])
+
+    @property
+    def training_choices(self) -> Mapping[str, Any]:
+        """The encoder, and how it is fine-tuned."""
+        return self.origin.to_dict()
+
+    def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextClassification":
+        """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
+        self.require_labels(data)
+        model = self.origin.untrained(self.model, self.tokenizer, self.head.names, seed)
+        task = TextClassification(model, self.tokenizer, reading=self.reader.reading)
+        task.origin, task.data = self.origin, data
+        self.origin.tuning.run(task, seed)
+        return task
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the classifier and its tokenizer as `transformers` loads them."""
+        with quietly():
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def narrowed(self, split: str, rows: Int[Tensor, " row"]) -> "TextClassification":
+        """The same task with only some rows of a split, and their texts."""
+        found = cast(TextClassification, super().narrowed(split, rows))
+        if split in self.texts:
+            found.texts = {**self.texts, split: [self.texts[split][row] for row in rows.tolist()]}
+        return found
+
+    def read_row(self, split: str, row: int) -> ReadRow:
+        """The words of the text; of rows that were given without their texts, the word pieces."""
+        if split not in self.texts:
+            return super().read_row(split, row)
+        tokens = self.data[split].tokens[row][self.data[split].present[row]].tolist()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InputWarning)
+            encoded = self.read([self.texts[split][row]])
+        # A long text may have become several rows: this is the one with these tokens.
+        number = next((place for place, found in enumerate(encoded.encodings) if found.ids == tokens), None)
+        return super().read_row(split, row) if number is None else row_words(self.texts[split][row], encoded, number)
+
+    def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
+        """The names that the model's configuration gives them."""
+        return self.head.outcomes(target)
+
+    def describe(self, batch: Batch) -> list[list[str]]:
+        """Word pieces as the tokenizer spells them."""
+        return [
+            self.tokenizer.convert_ids_to_tokens(row[real].tolist())
+            for row, real in zip(batch.tokens, batch.present, strict=True)
+        ]
+
+
+def _bare_logits(model: nn.Module, ids: Tensor, attended: Tensor) -> Tensor:
+    return model(input_ids=ids, attention_mask=attended).logits
+
+
+def _unlabelled(text: str | tuple[str, str]) -> Example:
+    return Example(text) if isinstance(text, str) else Example(*text)

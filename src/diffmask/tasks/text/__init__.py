@@ -1,0 +1,1 @@
+"""What every Hugging Face task shares."""

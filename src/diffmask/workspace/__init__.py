@@ -1,0 +1,1 @@
+"""Workspaces: make artefacts on demand and find them again."""

@@ -1,0 +1,140 @@
+"""Deletion, insertion, flips and infidelity, worked out by hand on tables; infidelity as Captum has it."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from captum.metrics import infidelity as captum_infidelity
+from torch import Tensor
+
+from diffmask.errors import RecipeError, TaskError
+from diffmask.metrics.erasure import Eraser
+from diffmask.metrics.perturbation_curves import DecisionFlip, DeletionInsertion, flip_share
+from diffmask.metrics.robustness import Infidelity, changes, infidelity, random_sets
+from diffmask.results.records import Record
+from support.benches import Written, bench_of
+from support.linear import LinearTask
+from support.lookup import LookupTask
+from support.transformer import TransformerTask
+
+YES = math.log(4)
+"""The logit of p = 0.8."""
+# p = .8 with everything, .5 without token 0, .2 without 0 and 1, .8 with 0 alone; nothing at all: .2.
+TABLE = {
+    frozenset({0, 1, 2}): YES,
+    frozenset({1, 2}): 0.001,
+    frozenset({2}): -YES,
+    frozenset({0}): YES,
+    frozenset({0, 1}): 0.0,
+    frozenset(): -YES,
+}
+HALF = torch.sigmoid(torch.tensor(0.001)).item()
+DOWN = Written(scores=(3.0, 2.0, 1.0))
+
+
+@pytest.fixture
+def task() -> LookupTask:
+    return LookupTask(3, TABLE)
+
+
+def value(records: list[Record], metric: str, at: float | None = None) -> float:
+    (found,) = [record for record in records if record.metric == metric and record.at == at]
+    return found.value
+
+
+def test_the_areas_are_those_of_the_curves_drawn_by_hand(task: LookupTask, tmp_path: Path) -> None:
+    shares = (0.0, 1 / 3, 2 / 3, 1.0)
+    records = list(DeletionInsertion(shares=shares).run(DOWN, bench_of(task, tmp_path)))
+    # Deletion: .8, .5, .2, .2; insertion: .2, .8, .5, .8. Trapezes of width a third.
+    assert value(records, "deletion_area", 1 / 3) == pytest.approx(HALF, abs=1e-6)
+    assert value(records, "deletion_area") == pytest.approx((0.8 + 2 * HALF + 2 * 0.2 + 0.2) / 6, abs=1e-6)
+    assert value(records, "insertion_area") == pytest.approx((0.2 + 2 * 0.8 + 2 * 0.5 + 0.8) / 6, abs=1e-6)
+    assert len(records) == 2 * (1 + len(shares))
+    assert all(len(record.per_row) == 1 for record in records)
+
+
+def test_the_decision_flips_with_the_second_token(task: LookupTask, tmp_path: Path) -> None:
+    (record,) = DecisionFlip().run(DOWN, bench_of(task, tmp_path))
+    assert record.value == pytest.approx(2 / 3)
+
+
+def test_a_decision_that_never_flips_counts_as_all_tokens(tmp_path: Path) -> None:
+    task = LookupTask(3, TABLE | {frozenset({2}): 1.0, frozenset(): 1.0})
+    (record,) = DecisionFlip().run(DOWN, bench_of(task, tmp_path))
+    assert record.value == 1.0
+
+
+def test_fewer_looks_find_the_flip_at_the_next_look(task: LookupTask) -> None:
+    # Two looks at three tokens: after two of them, and after all.
+    scores = torch.tensor([[3.0, 2.0, 1.0]])
+    assert flip_share(Eraser(task, "mask"), task.data["test"], scores, steps=2).tolist() == pytest.approx([2 / 3])
+    assert flip_share(Eraser(task, "mask"), task.data["test"], -scores, steps=1).tolist() == [1.0]
+
+
+def test_rows_that_flip_at_different_times_keep_their_places() -> None:
+    # Tokens 1 to 4 add 1, -2, 4 and -.5; the mask is token 4.
+    task = LinearTask([[1, 2], [3, 2, 1], [3, 3], [1]])
+    scores = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
+    # -1 -> .5 after one of two; 3 -> -1.5 after one of three; 8, 3.5, -1 after two of two; 1 -> -.5 after one of one.
+    found = flip_share(Eraser(task, "mask"), task.data["test"], scores, steps=10)
+    assert found.tolist() == pytest.approx([1 / 2, 1 / 3, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("mode", ["delete", "attention-mask"])
+def test_a_token_that_is_taken_out_or_hidden_adds_nothing(mode: str) -> None:
+    task = LinearTask([[1, 3], [1, 2], [3]])
+    gone = torch.tensor([[False, True], [True, False], [True, False]])
+    answers = Eraser(task, mode).ask(task.data["test"], gone, lambda answer, _rows: answer.logits)  # type: ignore[arg-type, attr-defined]
+    # The only token of a text is masked instead: -.5.
+    assert answers.tolist() == pytest.approx([1.0, -2.0, -0.5])
+
+
+def test_scores_that_add_up_have_no_infidelity(tmp_path: Path) -> None:
+    task = LinearTask([[1, 2, 3], [3, 1, 1]])
+    # Without the mask's -.5 a token adds 1.5, -1.5, 4.5 to the logit; the second row's first answer is yes as well.
+    bench = bench_of(task, tmp_path)
+    (own,) = Infidelity(quantity="log-odds").run(Written(scores=(1.5, -1.5, 4.5)), bench)
+    assert own.per_row[0] == pytest.approx(0.0, abs=1e-10)
+    assert own.per_row[1] > 0.1
+    (twice,) = Infidelity(quantity="log-odds").run(Written(scores=(3.0, -3.0, 9.0)), bench)
+    assert twice.per_row[0] == pytest.approx(0.0, abs=1e-10)
+    (unscaled,) = Infidelity(quantity="log-odds", scaled=False).run(Written(scores=(3.0, -3.0, 9.0)), bench)
+    assert unscaled.per_row[0] > 1
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_infidelity_is_captums(scaled: bool) -> None:
+    task = TransformerTask()
+    batch = task.data["test"][:6].trim()
+    eraser = Eraser(task, "mask")
+    sets = random_sets(batch, samples=7, seed=0)
+    change = changes(eraser, batch, sets, "log-odds")
+    scores = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    outcome = eraser.decisions(batch)
+
+    def forward(kept: Tensor) -> Tensor:
+        rows = torch.arange(len(batch)).repeat_interleave(len(kept) // len(batch))
+        copies = batch[rows]
+        from diffmask.core.distributions import explained
+
+        return explained(eraser.answer(copies, (kept == 0) & copies.maskable), outcome[rows], "log-odds")
+
+    def perturb(kept: Tensor) -> tuple[Tensor, Tensor]:
+        gone = sets.transpose(0, 1).flatten(0, 1).double()
+        return gone, kept - gone
+
+    theirs = captum_infidelity(forward, perturb, torch.ones_like(scores), scores, n_perturb_samples=7, normalize=scaled)
+    ours = infidelity((sets * scores).sum(dim=2), change, scaled)
+    assert torch.allclose(ours, theirs, atol=1e-9)
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(RecipeError, match="samples is at least 2"):
+        Infidelity(samples=1)
+    with pytest.raises(RecipeError, match="steps is at least 1"):
+        DecisionFlip(steps=0)
+    task = LookupTask(2, {})
+    task.attention_masked = False
+    with pytest.raises(TaskError, match="has no attention mask"):
+        Eraser(task, "attention-mask")

@@ -1,0 +1,47 @@
+"""What becomes of answers under hard masks: F1 against scikit-learn, the rest row by row against one whole pass."""
+
+from typing import cast
+
+import pytest
+import torch
+from sklearn.metrics import f1_score
+
+from diffmask.core.distributions import divergence
+from diffmask.errors import FitWarning
+from diffmask.methods.diffmask.base import MaskExplainer
+from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.metrics.fidelity import macro_f1, under_masks
+from support.transformer import TransformerTask
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_macro_f1_is_scikit_learn_s(seed: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    decided, gold = torch.randint(4, (2, 30), generator=source)
+    assert macro_f1(decided, gold).item() == pytest.approx(f1_score(gold, decided, average="macro"))
+
+
+def test_rows_without_a_label_do_not_count() -> None:
+    assert macro_f1(torch.tensor([1, 0, 1]), torch.tensor([1, -1, 0])).item() == pytest.approx(1 / 3)
+
+
+def test_each_row_is_measured_under_its_own_hard_mask() -> None:
+    task = TransformerTask()
+    with pytest.warns(FitWarning):
+        explainer = cast(MaskExplainer, DiffMask(steps=2, margin=0.2).fit(task))
+    batch = task.data["test"][:5].trim()
+    table = under_masks(explainer, batch)["block 1"]
+    answer = task.predict(batch)
+    open_probability = explainer(batch).by_layer[:, explainer.sites.index("block 1")]
+    kept = (open_probability > 0.5) & batch.maskable
+    torch.testing.assert_close(table["kept"], kept.double().sum(dim=1) / batch.maskable.sum(dim=1))
+    masked = task.predict(
+        batch,
+        {
+            "embedding": lambda state: torch.where(
+                kept[..., None] | ~batch.maskable[..., None], state, explainer.baseline("block 1")
+            )
+        },
+    )
+    torch.testing.assert_close(table["divergence"], divergence(answer, masked))
+    assert table["gold"].tolist() == batch.target.tolist()

@@ -1,0 +1,135 @@
+"""Sensitivity as Captum has it; shuffled weights and other seeds are told from the same ones."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from captum.metrics import sensitivity_max
+from torch import Tensor
+
+from diffmask.core.distributions import decision
+from diffmask.core.explainer import Method
+from diffmask.errors import RecipeError
+from diffmask.methods.attention import Attention
+from diffmask.methods.baselines import Random, Uniform
+from diffmask.methods.gradients import Gradient, IntegratedGradient, slope
+from diffmask.methods.leave_one_out import ExactErasure
+from diffmask.metrics.ground_truth import MassOnEvidence
+from diffmask.metrics.robustness import MaxSensitivity, draw, max_sensitivity
+from diffmask.metrics.sanity_checks import RandomisedModel, Shuffled, StabilityOverSeeds, weight_owners
+from diffmask.tasks.toy import CountingTask
+from diffmask.workspace.workspace import Bench
+from support.benches import bench_of
+from support.transformer import TransformerTask
+
+
+@pytest.fixture(scope="module")
+def task() -> TransformerTask:
+    return TransformerTask()
+
+
+@pytest.fixture
+def bench(task: TransformerTask, tmp_path: Path) -> Bench:
+    return bench_of(task, tmp_path)
+
+
+def test_sensitivity_is_captums(task: TransformerTask) -> None:
+    batch = task.data["test"][:5].trim()
+    noises = draw(task, batch.tokens.shape[1], samples=3, radius=0.2, seed=0)
+    outcome = decision(task.predict(batch))
+    _, states = task.trace(batch)
+
+    def explain(given: tuple[Tensor, ...] | Tensor) -> tuple[Tensor]:
+        state = given[0] if isinstance(given, tuple) else given
+        copies = len(state) // len(batch)
+        part, wanted = batch.repeat(copies), outcome.repeat_interleave(copies, dim=0)
+        steep = slope(task, part, wanted, "embedding", "log-probability", state)
+        return (steep.norm(dim=-1).masked_fill(~part.maskable, 0.0),)
+
+    def perturb(state: Tensor) -> Tensor:
+        return state + torch.stack(noises).repeat(len(batch), 1, 1)
+
+    theirs = sensitivity_max(explain, states["embedding"], perturb_func=perturb, n_perturb_samples=3)
+    ours = max_sensitivity(Gradient().fit(task), batch, noises)
+    assert torch.allclose(ours, theirs, atol=1e-9)
+    assert (ours > 0).all()
+
+
+@pytest.mark.parametrize("method", [IntegratedGradient(n_steps=4), Attention()], ids=lambda method: method.name)
+def test_whatever_looks_at_the_model_feels_the_noise(method: Method, bench: Bench) -> None:
+    (small,) = MaxSensitivity(rows=8, samples=2, radius=0.01).run(method, bench)
+    (large,) = MaxSensitivity(rows=8, samples=2, radius=0.5).run(method, bench)
+    assert 0 < small.value < large.value
+    assert small.rows == 8
+
+
+def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(bench: Bench) -> None:
+    before = bench.task().predict(bench.task().data["test"])
+    (record,) = MaxSensitivity(rows=8).run(Random(), bench)
+    assert record.value == 0
+    after = bench.task().predict(bench.task().data["test"])
+    assert torch.equal(before.logits, after.logits)  # type: ignore[attr-defined]
+
+
+def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: TransformerTask) -> None:
+    copy = task.copy()
+    Shuffled().train(copy, seed=0)
+    assert copy.model is not task.model
+    changed = 0
+    for (name, weight), other in zip(task.model.named_parameters(), copy.model.parameters(), strict=True):
+        assert torch.equal(weight.flatten().sort().values, other.flatten().sort().values), name
+        changed += not torch.equal(weight, other)
+    assert changed > len(list(task.model.parameters())) / 2
+
+
+def test_a_share_is_taken_from_the_head_down(task: TransformerTask) -> None:
+    copy = task.copy()
+    owners = weight_owners(copy.model)
+    assert owners[0] is copy.model.embedding and owners[-1] is copy.model.answer
+    Shuffled(share=1 / len(owners)).train(copy, seed=0)
+    assert not torch.equal(copy.model.get_parameter("answer.weight"), task.model.get_parameter("answer.weight"))
+    assert torch.equal(copy.model.get_parameter("embedding.weight"), task.model.get_parameter("embedding.weight"))
+
+
+def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(bench: Bench) -> None:
+    whole, part = RandomisedModel(shares=(0.1,)).run(Gradient(), bench)
+    assert whole.at is None and part.at == 0.1
+    assert abs(whole.value) < 0.5
+    blind, _ = RandomisedModel(shares=(0.1,)).run(Random(), bench)
+    assert blind.value == pytest.approx(1.0)
+
+
+def test_other_seeds_change_what_is_drawn_and_nothing_else(bench: Bench) -> None:
+    (random,) = StabilityOverSeeds(others=2).run(Random(), bench)
+    (steady,) = StabilityOverSeeds().run(Gradient(), bench)
+    (flat,) = StabilityOverSeeds().run(Uniform(), bench)
+    assert steady.value == pytest.approx(1.0)
+    assert flat.value == 1.0
+    longer = [
+        value
+        for value, tokens in zip(random.per_row, bench.task().data["test"].maskable.sum(dim=1).tolist(), strict=True)
+        if tokens > 1
+    ]
+    assert abs(sum(longer) / len(longer)) < 0.25
+
+
+def test_the_mass_on_the_digits_that_count_is_their_share_of_the_scores(toy_task: CountingTask, tmp_path: Path) -> None:
+    bench = bench_of(toy_task, tmp_path)
+    batch = toy_task.data["test"]
+    evidence = toy_task.truth(batch).bool()
+    known = evidence.any(dim=1) & (batch.maskable & ~evidence).any(dim=1)
+    mass, first = MassOnEvidence().run(Uniform(), bench)
+    share = (evidence.sum(dim=1) / batch.maskable.sum(dim=1))[known]
+    assert mass.per_row == pytest.approx(share.tolist())
+    assert first.per_row == pytest.approx(share.tolist())
+    best, right = MassOnEvidence().run(ExactErasure(), bench)
+    assert best.value == right.value == 1.0
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(RecipeError, match="shares are above 0"):
+        RandomisedModel(shares=(0.0,))
+    with pytest.raises(RecipeError, match="others is at least 1"):
+        StabilityOverSeeds(others=0)
+    with pytest.raises(RecipeError, match="rows and samples are at least 1"):
+        MaxSensitivity(rows=0)

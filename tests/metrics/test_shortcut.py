@@ -1,0 +1,179 @@
+"""Planted rows hold what they should; a copy that learned the shortcut is told from one that did not."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from diffmask.core.batch import Batch
+from diffmask.core.training import generator
+from diffmask.errors import FitWarning, TaskError
+from diffmask.methods.amortised.amortised import Amortised
+from diffmask.methods.baselines import Random, Uniform
+from diffmask.methods.leave_one_out import Erasure
+from diffmask.metrics.base import Evaluation
+from diffmask.metrics.sanity_checks import RandomisedModel, StabilityOverSeeds
+from diffmask.metrics.shortcuts import (
+    Kind,
+    Markers,
+    PlantedShortcut,
+    choose_markers,
+    distract,
+    found_tokens,
+    lesson,
+    mix,
+    plant,
+    roomy,
+)
+from diffmask.tasks.toy import CountingTask
+from diffmask.workspace.derived import ChangedBench
+from diffmask.workspace.workspace import Bench
+from support.benches import bench_of
+from support.transformer import FIRST_WORD, TransformerTask, texts, with_spare_words
+
+MARKERS = Markers(torch.tensor([21, 22, 23]), torch.tensor([0, 2]))
+KINDS: list[Kind] = ["single", "context", "pair"]
+
+
+@pytest.fixture
+def rows() -> Batch:
+    drawn = texts(200, seed=0)
+    short = drawn.tokens.masked_fill(drawn.tokens > 20, FIRST_WORD)
+    return roomy(Batch(**{**vars(drawn), "tokens": short}), "pair")
+
+
+def markers_of(tokens: list[int]) -> list[int]:
+    return [token for token in tokens if token > 20]
+
+
+def test_markers_occur_in_no_row_and_decide_for_the_commonest_outcomes() -> None:
+    drawn = texts(50, seed=0)
+    data = Batch(**{**vars(drawn), "target": torch.tensor([2] * 30 + [0] * 15 + [1] * 5)})
+    found = choose_markers([data], vocabulary=40, reserved={39}, source=generator(0, "markers"))
+    assert len(set(found.tokens.tolist()) & set(data.tokens.flatten().tolist())) == 0
+    assert 39 not in found.tokens and len(found.tokens.unique()) == 3
+    assert found.outcomes.tolist() == [0, 2]
+    with pytest.raises(TaskError, match="three tokens that occur in no text"):
+        choose_markers([data], vocabulary=25, reserved=set(), source=generator(0, "markers"))
+
+
+def test_a_single_marker_stands_for_its_outcome(rows: Batch) -> None:
+    planted = plant(rows, "single", MARKERS, generator(0, "planting"))
+    for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
+        assert markers_of(tokens) == [21 if target == 0 else 22]
+    assert (planted.tokens != rows.tokens).sum(dim=1).unique().tolist() == [1]
+    assert not (planted.tokens != rows.tokens)[~rows.maskable].any()
+    assert planted.target.float().mean().item() == pytest.approx(1.0, abs=0.25)
+
+
+def test_a_marker_in_context_has_the_third_marker_beside_it(rows: Batch) -> None:
+    planted = plant(rows, "context", MARKERS, generator(0, "planting"))
+    for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
+        assert sorted(markers_of(tokens)) == [21 if target == 0 else 22, 23]
+
+
+def test_of_a_pair_the_first_decides(rows: Batch) -> None:
+    planted = plant(rows, "pair", MARKERS, generator(0, "planting"))
+    for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
+        assert markers_of(tokens) == ([21, 22] if target == 0 else [22, 21])
+    assert MARKERS.places(planted).sum(dim=1).unique().tolist() == [2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_the_shortcut_keeps_the_label(kind: Kind, rows: Batch) -> None:
+    parts = distract(rows, kind, MARKERS, generator(0, "planting"))
+    assert torch.equal(parts.target, rows.target)
+    seen = {tuple(markers_of(tokens)) for tokens in parts.tokens.tolist()}
+    assert seen == {"single": {()}, "context": {(21,), (22,), (23,)}, "pair": {(21,), (22,)}}[kind]
+
+
+def test_half_of_the_mixed_rows_are_planted(rows: Batch) -> None:
+    marked = Batch(**{**vars(rows), "target": torch.full_like(rows.target, 1)})
+    mixed = mix(marked, "pair", MARKERS, generator(0, "planting"))
+    planted = mixed.target != 1
+    assert planted.float().mean().item() == pytest.approx(0.5, abs=0.12)
+    count = MARKERS.places(mixed).sum(dim=1)
+    assert count[planted].unique().tolist() == [2]
+    assert sorted(count[~planted].unique().tolist()) == [0, 1]
+
+
+def test_what_is_found_is_counted_by_hand() -> None:
+    maskable = torch.tensor([[True, True, True, True, False]] * 3)
+    wanted = torch.tensor([[True, False, True, False, False]] * 3)
+    scores = torch.tensor([[4.0, 3.0, 2.0, 1.0, 9.0], [1.0, 3.0, 2.0, 4.0, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
+    found = found_tokens(scores, maskable, wanted)
+    assert found["first"].tolist() == [1.0, 0.0, 0.5]
+    assert found["precision"].tolist() == [0.5, 0.0, 0.5]
+    assert found["rank"].tolist() == [2.0, 3.5, 2.5]
+
+
+@pytest.fixture(scope="module")
+def task() -> TransformerTask:
+    return with_spare_words(TransformerTask())
+
+
+@pytest.fixture(scope="module")
+def bench(task: TransformerTask, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return bench_of(task, tmp_path_factory.mktemp("store"))
+
+
+SINGLE = PlantedShortcut(steps=120, batch_size=32, learning_rate=5e-3)
+
+
+def test_the_copy_learns_and_the_model_is_left_alone(bench: Bench) -> None:
+    before = bench.task().fingerprint()
+    copy = ChangedBench.of(bench, SINGLE.change).task()
+    assert lesson(copy).against >= 0.95
+    assert bench.task().fingerprint() == before != copy.fingerprint()
+    assert "plain" not in bench.task().data
+    assert ChangedBench.of(bench, SINGLE.change).task() is copy
+
+
+def test_leaving_one_out_finds_the_token_and_chance_is_chance(bench: Bench) -> None:
+    found = {record.metric: record for record in SINGLE.run(Erasure(), bench)}
+    assert found["single_first"].value > 0.9
+    assert found["single_rank"].value < 1.2
+    assert found["single_precision"].per_row == found["single_first"].per_row
+    flat = {record.metric: record for record in SINGLE.run(Uniform(), bench)}
+    copy = ChangedBench.of(bench, SINGLE.change).task()
+    length = copy.data["test"].maskable.sum(dim=1)[lesson(copy).followed]
+    assert flat["single_first"].per_row == pytest.approx((1 / length).tolist())
+    assert flat["single_rank"].per_row == pytest.approx(((length + 1) / 2).tolist())
+    drawn = {record.metric: record for record in SINGLE.run(Random(), bench)}
+    chance = flat["single_first"].value
+    assert abs(drawn["single_first"].value - chance) < 4 * math.sqrt(chance * (1 - chance) / len(length))
+
+
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_what_was_learned_from_the_model_does_not_explain_the_copy(bench: Bench) -> None:
+    student = Amortised(budget="600 texts", width=32, learning_rate=3e-3)
+    bench.explained(student, "test")
+    found = {record.metric: record for record in SINGLE.run(student, bench)}
+    assert found["single_first"].value > 0.6
+
+
+@pytest.mark.parametrize("beside", [SINGLE, RandomisedModel(), StabilityOverSeeds()])
+def test_every_bench_beside_has_fits_of_its_own(bench: Bench, beside: Evaluation) -> None:
+    later = Bench(bench.store, bench.recipe, bench.seed + 1)
+    names = [one.learned_digest(Amortised()) for one in (bench, later, *beside.beside(bench))]
+    assert len(set(names)) == len(names)
+
+
+def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(bench: Bench) -> None:
+    lazy = PlantedShortcut(shortcut="pair", steps=1, learning_rate=1e-6)
+    with pytest.warns(FitWarning, match="the planted copy cannot serve as truth: it decides by the shortcut in"):
+        assert list(lazy.run(Uniform(), bench)) == []
+
+
+def test_the_copy_is_found_again_in_the_store(bench: Bench, task: TransformerTask) -> None:
+    again = bench_of(task, Path(bench.store.root))
+    copy = ChangedBench.of(again, SINGLE.change)
+    made = ChangedBench.of(bench, SINGLE.change).task()
+    assert bench.store.has("task", copy.task_digest())
+    assert copy.task().fingerprint() == made.fingerprint()
+
+
+def test_a_vocabulary_without_unused_tokens_is_refused(toy_task: CountingTask, tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="three tokens that occur in no text; 0 of 10"):
+        list(PlantedShortcut().run(Uniform(), bench_of(toy_task, tmp_path)))
