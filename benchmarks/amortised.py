@@ -20,8 +20,8 @@ from diffmask.errors import FitWarning
 from diffmask.methods.amortised.amortised import Amortised
 from diffmask.methods.baselines import Random
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.gradients import IntegratedGradient
-from diffmask.methods.leave_one_out import Erasure
+from diffmask.methods.gradients import IntegratedGradients
+from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.amortised_report import Faithfulness, faithfulness
 from diffmask.tasks.text.configs import TextTask
 
@@ -117,8 +117,8 @@ def main() -> None:
         rows.append(row)
         print({name: {key: found[key] for key in ("hard_divergence", "nested_share", "open_share")}
                for name, found in explainer.diagnostics.items()})  # fmt: skip
-    gradients, _ = measure(IntegratedGradient(n_steps=50, baseline="auto", signed=True), task, texts, [0])
-    rows += [gradients, measure(Erasure(), task, texts, [0])[0], measure(Random(), task, texts, [0])[0]]
+    gradients, _ = measure(IntegratedGradients(n_steps=50, baseline="auto", signed=True), task, texts, [0])
+    rows += [gradients, measure(LeaveOneOut(), task, texts, [0])[0], measure(Random(), task, texts, [0])[0]]
     show(rows, once, len(texts), gradients)
     print({key: value for key, value in fitted.diagnostics["student"].items() if key != "curve"})
 

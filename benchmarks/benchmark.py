@@ -12,27 +12,27 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import diffmask as dm
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 
 METHODS = [
     "random",
     "gradient",
     "input-x-gradient",
-    {"name": "integrated-gradient", "n_steps": 50, "baseline": "mask", "signed": True},
-    "erasure",
+    {"name": "integrated-gradients", "n_steps": 50, "baseline": "mask", "signed": True},
+    "leave-one-out",
     "diffmask",
 ]
 EVALUATIONS = ["comprehensiveness", {"name": "comprehensiveness", "mode": "delete"}]
 PROTOTYPE = {
     "random": (0.074, 0.171),
     "gradient": (0.091, 0.149),
-    "erasure": (0.401, 0.009),
-    "integrated-gradient": (0.408, -0.013),
+    "leave-one-out": (0.401, 0.009),
+    "integrated-gradients": (0.408, -0.013),
 }
 MOST_MINUTES = 10
 
 
-def timed_board(arguments: argparse.Namespace) -> tuple[Board, float]:
+def timed_board(arguments: argparse.Namespace) -> tuple[BenchmarkResult, float]:
     """The board of a fresh benchmark, and the seconds from the plan to the board."""
     if arguments.model:
         task = dm.TextTask(model=arguments.model, data=arguments.data).load(0)
@@ -43,7 +43,7 @@ def timed_board(arguments: argparse.Namespace) -> tuple[Board, float]:
     return board, time.perf_counter() - start
 
 
-def order_rows(board: Board) -> list[tuple[str, tuple[float, ...], tuple[float, float]]]:
+def order_rows(board: BenchmarkResult) -> list[tuple[str, tuple[float, ...], tuple[float, float]]]:
     """Method, what was measured by masking, what the prototype found."""
     masked = [measure.name for measure in board.measures if "delete" not in measure.name][:2]
     return [

@@ -13,7 +13,7 @@ from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 from diffmask.core.task import Task
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.diffmask.lagrangian import Controller, Multiplier
+from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 from diffmask.metrics.ground_truth import kl, normalised
 from diffmask.tasks.toy import ToyTask
 
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
     tasks = [ToyTask().load(seed) for seed in seeds]
-    print(f"margin {Controller(METHOD.margin).margin}, {len(seeds)} seeds\n")
+    print(f"margin {PIController(METHOD.margin).margin}, {len(seeds)} seeds\n")
     print("| rule | KL to truth: median | worst | divergence: worst |\n|---|---|---|---|")
     for name, rule in RULES.items():
         found = [measure(rule, seed, task) for seed, task in zip(seeds, tasks, strict=True)]

@@ -13,7 +13,7 @@ import torch
 
 import diffmask as dm
 from diffmask.core.batch import Batch
-from diffmask.core.config import choices_of, parse
+from diffmask.core.config import parse, parse_overrides
 from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.metrics.fidelity import macro_f1, under_masks
 
@@ -41,7 +41,7 @@ def main() -> None:
     asked = parser.parse_args()
     task = dm.TextTask(model=asked.model, data=asked.data).load(0)
     start = time.perf_counter()
-    explainer = parse("method", {"name": "diffmask", **choices_of(asked.choices)}, "masks").fit(task, seed=0)
+    explainer = parse("method", {"name": "diffmask", **parse_overrides(asked.choices)}, "masks").fit(task, seed=0)
     print(f"fitted in {time.perf_counter() - start:.0f} s on {torch.get_num_threads()} threads\n")
     if asked.out:
         explainer.save_pretrained(asked.out)

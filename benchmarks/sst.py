@@ -26,12 +26,12 @@ from diffmask.experiments.experiment import Experiment
 from diffmask.methods.attention import Attention
 from diffmask.methods.bottleneck import Bottleneck
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.gradients import IntegratedGradient
-from diffmask.methods.noise.method import Noise
+from diffmask.methods.gradients import IntegratedGradients
+from diffmask.methods.noise.method import NoiseTolerance
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.records import Record, read_jsonl
-from diffmask.workspace.derived import ReseededBench
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.derived import ReseededWorkspace
+from diffmask.workspace.workspace import Workspace
 from sst_words import SENTIMENTS, layers_kept, parts_of_speech
 
 SENTENCE = "the plot is a mess and the acting is dreadful , but i loved it ."
@@ -96,11 +96,11 @@ def sentiment_line(kept: Mapping[str, Sequence[float]]) -> Line:
     )
 
 
-def stability_line(bench: Bench, method: Method, seeds: int, rows: int = 200) -> Line:
+def stability_line(bench: Workspace, method: Method, seeds: int, rows: int = 200) -> Line:
     """Rank correlation, text by text, between fits of one model at several seeds."""
     task = bench.task()
     batch = task.data["valid"][:rows]
-    others = (ReseededBench.of(bench, bench.seed + further) for further in range(1, seeds))
+    others = (ReseededWorkspace.of(bench, bench.seed + further) for further in range(1, seeds))
     scores = [one.explainer(method)(batch).scores for one in (bench, *others)]
     found = [rank_correlation(first, second, batch.maskable) for first, second in combinations(scores, 2)]
     value = torch.cat(found).mean().item()
@@ -124,7 +124,7 @@ def draw_means(kept: Mapping[str, Sequence[float]], title: str, file: Path) -> N
     drawing.savefig(file, dpi=150)
 
 
-def draw_sentence(bench: Bench, methods: Sequence[Method], file: Path) -> None:
+def draw_sentence(bench: Workspace, methods: Sequence[Method], file: Path) -> None:
     """One sentence, word by word: DiffMask's layers, and beside them the other methods."""
     from matplotlib.figure import Figure
 
@@ -132,10 +132,10 @@ def draw_sentence(bench: Bench, methods: Sequence[Method], file: Path) -> None:
     task.model.set_attn_implementation("eager")
     ours = [bench.explainer(method)(SENTENCE) for method in methods]
     others: dict[str, Method] = {
-        "IG": IntegratedGradient(n_steps=50),
+        "IG": IntegratedGradients(n_steps=50),
         "attention": Attention(),
         "Schulz": Bottleneck(),
-        "Guan": Noise(),
+        "Guan": NoiseTolerance(),
     }
     columns = {name: method.fit(task, bench.seed)(SENTENCE).scores.abs() for name, method in others.items()}
     words = ours[0].words
@@ -159,7 +159,7 @@ class Study:
     """One run: its numbers, its task, and DiffMask on inputs and on hidden states."""
 
     records: list[Record]
-    bench: Bench
+    bench: Workspace
     inputs: DiffMask
     states: DiffMask
 
@@ -168,7 +168,7 @@ class Study:
         """From the folder of the run."""
         experiment = Experiment.from_dict(json.loads((run / "manifest.json").read_text())["experiment"])
         masks = {method.mask: method for method in experiment.methods if isinstance(method, DiffMask)}
-        bench = Bench(Store(run / "store"), experiment.tasks[0], experiment.seeds[0])
+        bench = Workspace(Store(run / "store"), experiment.tasks[0], experiment.seeds[0])
         return Study(read_jsonl(run / "records.jsonl"), bench, masks["inputs"], masks["states"])
 
 

@@ -43,7 +43,7 @@ def lines(records: list[Record]) -> Iterator[Line]:
         mean(erased) == float("inf") and abs(mean(spread) - 0.2664) < 0.01,
     )
     ours = mean(values(records, "diffmask", "hidden", "kl_to_truth"))
-    for method, site in (("uniform", "input"), ("bottleneck", "hidden"), ("noise", "hidden")):
+    for method, site in (("uniform", "input"), ("bottleneck", "hidden"), ("noise-tolerance", "hidden")):
         ratio = mean(values(records, method, site, "kl_to_truth")) / ours
         yield f"closer than {method} by", "10x", f"{ratio:.0f}x", ">= 100x", ratio >= 100
 

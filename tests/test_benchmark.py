@@ -12,24 +12,28 @@ import torch
 import diffmask as dm
 from diffmask.benchmarking.benchmark import PART_ROWS
 from diffmask.benchmarking.config import Plan, sorted_choices
-from diffmask.benchmarking.forecast import Calls, fit_seconds, forecast, rehearsal, within_budget
+from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, rehearsal, within_budget
 from diffmask.benchmarking.result_builder import agreement_table, measure_names
 from diffmask.core.store import Store
-from diffmask.errors import InputError, RecipeError
+from diffmask.errors import ConfigError, InputError
 from diffmask.experiments.experiment import MeasureNode
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.metrics.faithfulness import Comprehensiveness
 from diffmask.metrics.sanity_checks import RandomisedModel
 from diffmask.metrics.shortcuts import PlantedShortcut
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.records import read_jsonl
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.toy import CountingTask
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 from support.tiny_models import tiny_model, word_pieces
 
 torch.set_num_threads(1)
-METHODS = ["gradient", {"name": "diffmask", "by": "gates", "mask": "states", "steps": 3, "batch_size": 32}, "erasure"]
+METHODS = [
+    "gradient",
+    {"name": "diffmask", "by": "gates", "mask": "states", "steps": 3, "batch_size": 32},
+    "leave-one-out",
+]
 
 
 def silent(text: str) -> None:
@@ -50,8 +54,8 @@ def folder(task: CountingTask, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_the_board_has_every_method_and_a_random_order(folder: Path) -> None:
-    board = Board.load(folder)
-    assert [method.name for method in board.methods] == ["random", "gradient", "diffmask", "erasure"]
+    board = BenchmarkResult.load(folder)
+    assert [method.name for method in board.methods] == ["random", "gradient", "diffmask", "leave-one-out"]
     assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
     assert all(set(method.estimates) == {"comprehensiveness", "sufficiency"} for method in board.methods)
     assert all(method.estimates["sufficiency"].rows == 40 for method in board.methods)
@@ -61,44 +65,44 @@ def test_the_board_has_every_method_and_a_random_order(folder: Path) -> None:
 
 
 def test_what_is_saved_is_what_is_loaded(folder: Path, tmp_path: Path) -> None:
-    board = Board.load(folder)
-    assert Board.load(board.save(tmp_path).parent) == board
+    board = BenchmarkResult.load(folder)
+    assert BenchmarkResult.load(board.save(tmp_path).parent) == board
     assert json.loads((folder / "board.json").read_text())["title"] == board.title
     with pytest.raises(InputError, match=r"board\.json is missing"):
-        Board.load(tmp_path / "nowhere")
+        BenchmarkResult.load(tmp_path / "nowhere")
 
 
 def test_an_estimate_is_the_mean_of_its_records(folder: Path) -> None:
     records = read_jsonl(folder / "records.jsonl")
-    wanted = [r for r in records if r.method == "erasure" and r.metric == "sufficiency" and r.at is None]
-    board = Board.load(folder)
-    found = next(method for method in board.methods if method.name == "erasure").estimates["sufficiency"]
+    wanted = [r for r in records if r.method == "leave-one-out" and r.metric == "sufficiency" and r.at is None]
+    board = BenchmarkResult.load(folder)
+    found = next(method for method in board.methods if method.name == "leave-one-out").estimates["sufficiency"]
     assert len(wanted) == found.seeds == 2
     assert found.mean == pytest.approx(sum(record.value for record in wanted) / 2, abs=1e-6)
     assert found.low < found.mean < found.high
 
 
 def test_the_board_prints_as_a_table_with_its_verdict(folder: Path) -> None:
-    shown = str(Board.load(folder))
-    assert "Comprehensiveness" in shown and "erasure" in shown
+    shown = str(BenchmarkResult.load(folder))
+    assert "Comprehensiveness" in shown and "leave-one-out" in shown
     assert "On 40 texts" in shown
     assert "never saw erased words" in shown
     assert "the fit of diffmask is not sound" in shown
 
 
 def test_the_cost_is_counted_a_text(folder: Path, task: CountingTask) -> None:
-    costs = {method.name: method.cost for method in Board.load(folder).methods}
+    costs = {method.name: method.cost for method in BenchmarkResult.load(folder).methods}
     # The model's own answer, then a pass forward and backward.
     assert (costs["gradient"]["forwards"], costs["gradient"]["backwards"]) == (2, 1)
     batch = Plan.of([], None, texts=40).held_out(task).data["test"]
-    assert costs["erasure"]["forwards"] == pytest.approx(2 + batch.maskable.sum().item() / 40)
-    assert "break_even" in costs["diffmask"] and "break_even" not in costs["erasure"]
+    assert costs["leave-one-out"]["forwards"] == pytest.approx(2 + batch.maskable.sum().item() / 40)
+    assert "break_even" in costs["diffmask"] and "break_even" not in costs["leave-one-out"]
 
 
 def test_a_second_run_does_nothing_again(
     folder: Path, task: CountingTask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    before = Board.load(folder)
+    before = BenchmarkResult.load(folder)
     said: list[str] = []
 
     def refuse(*arguments: object) -> None:
@@ -119,24 +123,24 @@ def test_other_texts_do_not_need_another_fit(folder: Path, task: CountingTask) -
 
 def test_parts_explained_one_by_one_are_the_whole(task: CountingTask, tmp_path: Path) -> None:
     some = Plan.of([], None, texts=50).held_out(task)
-    method = dm.Erasure()
-    whole = Bench.over(Store(tmp_path / "whole"), some).explained(method, "test")
-    parts = Bench.over(Store(tmp_path / "parts"), some, part_rows=7).explained(method, "test")
+    method = dm.LeaveOneOut()
+    whole = Workspace.over(Store(tmp_path / "whole"), some).explained(method, "test")
+    parts = Workspace.over(Store(tmp_path / "parts"), some, part_rows=7).explained(method, "test")
     assert torch.allclose(whole.attribution.scores, parts.attribution.scores, atol=1e-6)
     assert parts.cost.rows == whole.cost.rows
     assert len(list((tmp_path / "parts" / "part").iterdir())) == 8
 
 
 def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Path) -> None:
-    plan = Plan.of(["gradient", "erasure"], None, texts=40)
-    bench = Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    plan = Plan.of(["gradient", "leave-one-out"], None, texts=40)
+    bench = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
     first = forecast(plan, [bench])
     assert all(value > 0 for value in first.by_part.values())
     bench.explained(plan.methods[2], "test")
     for evaluation in plan.evaluations:
         MeasureNode(bench, plan.methods[2], evaluation).run()
-    second = forecast(plan, [Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
-    assert second.by_part["erasure"] == 0
+    second = forecast(plan, [Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
+    assert second.by_part["leave-one-out"] == 0
     assert second.by_part["gradient"] > 0
 
 
@@ -145,7 +149,7 @@ def test_the_forecast_borrows_a_fit_that_is_there(
     task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan.of([cast(dict[str, object], METHODS[1])], None, texts=20)
-    bench = Bench.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    bench = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
     bench.explainer(plan.methods[1])
 
     def refuse(*arguments: object) -> None:
@@ -158,11 +162,11 @@ def test_the_forecast_borrows_a_fit_that_is_there(
 def test_an_explainer_that_is_live_is_not_built_again(
     task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench.over(Store(tmp_path), task)
-    first = bench.explainer(dm.Erasure())
-    assert bench.explainer(dm.Erasure()) is first
-    costs = [bench.explained(dm.Erasure(), split).cost.rows / len(task.data[split]) for split in ("test", "valid")]
-    alone = dm.Erasure().fit(task)
+    bench = Workspace.over(Store(tmp_path), task)
+    first = bench.explainer(dm.LeaveOneOut())
+    assert bench.explainer(dm.LeaveOneOut()) is first
+    costs = [bench.explained(dm.LeaveOneOut(), split).cost.rows / len(task.data[split]) for split in ("test", "valid")]
+    alone = dm.LeaveOneOut().fit(task)
     alone(task.data["valid"])
     assert costs[1] == alone.cost.rows / len(task.data["valid"]), "what another split took is not counted"
 
@@ -174,8 +178,8 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     trained: list[int] = []
     monkeypatch.setattr("diffmask.metrics.shortcuts.FineTuning.run", lambda *arguments: trained.append(1))
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 10.0 * _more(trained, work))
-    plan = Plan.of(["gradient", "erasure"], [PlantedShortcut(steps=80)], texts=20)
-    bench = Bench.over(Store(tmp_path), plan.held_out(text_task))
+    plan = Plan.of(["gradient", "leave-one-out"], [PlantedShortcut(steps=80)], texts=20)
+    bench = Workspace.over(Store(tmp_path), plan.held_out(text_task))
     assert forecast(plan, [bench]).by_part["planted-shortcut"] == 100.0
     plan.evaluations[0].beside(bench)[0].task()
     assert forecast(plan, [bench]).by_part["planted-shortcut"] == 0.0
@@ -193,7 +197,7 @@ def test_the_forecast_knows_fits_on_a_copy(task: CountingTask, tmp_path: Path, m
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 0.0)
     monkeypatch.setattr("diffmask.benchmarking.forecast.fit_seconds", lambda method, bench: 7.0)
     plan = Plan.of([cast(dict[str, object], METHODS[1])], [RandomisedModel()], texts=20)
-    bench, method = Bench.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
+    bench, method = Workspace.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
     bench.explained(method, plan.split)
     assert forecast(plan, [bench]).by_part["diffmask"] == 7.0
     (shuffled,) = plan.evaluations[0].beside(bench)
@@ -217,19 +221,19 @@ def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch:
 
 def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
     diffmask = DiffMask(mask="states", batch_size=16)
-    plan = Plan.of(["integrated-gradient", "gradient", "erasure", diffmask], None, texts=40, budget=200)
+    plan = Plan.of(["integrated-gradients", "gradient", "leave-one-out", diffmask], None, texts=40, budget=200)
     some = plan.held_out(task)
     found, said = within_budget(plan, some)
     assert not said
     with rehearsal(some, "test", 0) as small:
-        spent = {method.name: Calls.of(small.explained(method, "test")).a_text(40) for method in found.methods}
-    assert 196 < spent["integrated-gradient"] <= 200
+        spent = {method.name: ModelCalls.of(small.explained(method, "test")).a_text(40) for method in found.methods}
+    assert 196 < spent["integrated-gradients"] <= 200
     assert 180 < spent["diffmask"] <= 202
     assert spent["gradient"] == 3
 
 
 def test_a_method_over_the_budget_is_left_out_and_named(task: CountingTask) -> None:
-    board = dm.benchmark(task, ["erasure", "gradient"], texts=30, budget=4, say=silent)
+    board = dm.benchmark(task, ["leave-one-out", "gradient"], texts=30, budget=4, say=silent)
     assert [method.name for method in board.methods] == ["random", "gradient"]
     assert "erasure is left out: a text costs it more than 4 rows" in board.warnings
 
@@ -266,12 +270,12 @@ def text_task() -> TextClassification:
 
 
 @pytest.fixture(scope="module")
-def text_board(text_task: TextClassification) -> Board:
+def text_board(text_task: TextClassification) -> BenchmarkResult:
     methods = ["gradient", {"name": "diffmask", "steps": 2, "batch_size": 8}]
     return dm.benchmark(text_task, methods, texts=31, say=silent)
 
 
-def test_texts_have_words_gaps_and_a_score_a_word(text_board: Board) -> None:
+def test_texts_have_words_gaps_and_a_score_a_word(text_board: BenchmarkResult) -> None:
     assert len(text_board.texts) == 31
     text = text_board.texts[0]
     assert len(text.gaps) == len(text.words) + 1
@@ -286,17 +290,17 @@ def test_texts_have_words_gaps_and_a_score_a_word(text_board: Board) -> None:
     assert 1 / 3 <= text.probability <= 1
 
 
-def test_the_report_is_written_where_it_can_be(text_board: Board, tmp_path: Path) -> None:
+def test_the_report_is_written_where_it_can_be(text_board: BenchmarkResult, tmp_path: Path) -> None:
     pytest.importorskip("diffmask.report.benchmark_page", reason="the page of a board is not there yet")
     assert text_board.to_html(tmp_path / "report.html").stat().st_size > 1000
 
 
 def test_mistakes_stop_before_any_work(task: CountingTask) -> None:
-    with pytest.raises(RecipeError, match="there is no method 'gradeint'; nearest: 'gradient'"):
+    with pytest.raises(ConfigError, match="there is no method 'gradeint'; nearest: 'gradient'"):
         dm.benchmark(task, ["gradeint"])
     with pytest.raises(InputError, match="no split 'tset'; nearest: 'test'"):
         dm.benchmark(task, split="tset")
-    with pytest.raises(RecipeError, match="texts is at least 1"):
+    with pytest.raises(ConfigError, match="texts is at least 1"):
         dm.benchmark(task, texts=0)
-    with pytest.raises(RecipeError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
+    with pytest.raises(ConfigError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
         sorted_choices(["diffmsak.steps=3"], ["diffmask"], [])

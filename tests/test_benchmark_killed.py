@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.records import read_jsonl
 
 SCRIPT = """
@@ -19,7 +19,7 @@ import sys
 import torch
 torch.set_num_threads(1)
 import diffmask as dm
-methods = ["gradient", "erasure", "integrated-gradient", {"name": "diffmask", "mask": "states", "steps": 20}]
+methods = ["gradient", "leave-one-out", "integrated-gradients", {"name": "diffmask", "mask": "states", "steps": 20}]
 task = dm.ToyTask(rows=600, epochs=2)
 dm.benchmark(task, methods, texts=60, seeds=(0, 1), out=sys.argv[1])
 """
@@ -43,7 +43,7 @@ def killed(folder: Path, artefacts: int, delay: float) -> int:
 
 def numbers(folder: Path) -> list[Any]:
     """Everything measured; not what it cost."""
-    board = Board.load(folder)
+    board = BenchmarkResult.load(folder)
     records = [(r.method, r.metric, r.at, r.seed, r.value, r.per_row) for r in read_jsonl(folder / "records.jsonl")]
     estimates = [(method.name, dict(method.estimates)) for method in board.methods]
     return [records, estimates, board.comparisons, board.curves, board.agreement, board.texts]

@@ -11,14 +11,14 @@ import diffmask as dm
 from diffmask.core.batch import Batch
 from diffmask.core.store import Store
 from diffmask.errors import InputError, TrainingWarning
-from diffmask.methods.leave_one_out import Erasure
+from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.roar.metric import Roar
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.configs import FineTunedTask
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import Origin, with_new_head
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 
 FILLERS = ["the film is", "it was a very", "the plot and acting was", "i loved the movie but it was"]
@@ -65,7 +65,7 @@ def said() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def board(home: Path, said: list[str]) -> Board:
+def board(home: Path, said: list[str]) -> BenchmarkResult:
     methods = ["attention", dm.method(last_word)]
     return dm.benchmark(own(home), methods, EVALUATIONS, texts=96, out=home / "board", say=said.append)
 
@@ -81,12 +81,12 @@ def test_trained_again_on_the_same_rows_it_is_the_same(home: Path) -> None:
     assert task.retrain(task.data, seed=0).fingerprint() == task.fingerprint()
 
 
-def test_the_forecast_counts_trainings(board: Board, said: list[str]) -> None:
+def test_the_forecast_counts_trainings(board: BenchmarkResult, said: list[str]) -> None:
     # Random at 50 and 100 %, each method at 50; recursively random at 25, each method at 25 and 50.
     assert "for 9 trainings" in said[0] and "recursive-roar" in said[0]
 
 
-def test_racu_stands_on_the_board_beside_a_random_order(board: Board) -> None:
+def test_racu_stands_on_the_board_beside_a_random_order(board: BenchmarkResult) -> None:
     assert [measure.name for measure in board.measures] == ["roar_racu", "recursive_roar_racu"]
     found = {method.name: method.estimates for method in board.methods}
     assert found["random"]["recursive_roar_racu"].mean == 0
@@ -102,14 +102,14 @@ def test_racu_stands_on_the_board_beside_a_random_order(board: Board) -> None:
     assert "ROAR's RACU" in board.verdict[0]
 
 
-def test_the_rows_parts_are_the_racu(board: Board, home: Path) -> None:
-    bench = Bench.over(Store(home / "board" / "store"), own(home).narrowed("test", torch.arange(96)), 0)
-    records = list(Roar(amounts=(0, 50, 100)).run(Erasure(), bench))
+def test_the_rows_parts_are_the_racu(board: BenchmarkResult, home: Path) -> None:
+    bench = Workspace.over(Store(home / "board" / "store"), own(home).narrowed("test", torch.arange(96)), 0)
+    records = list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), bench))
     (racu,) = [record for record in records if record.metric == "roar_racu"]
     assert sum(racu.per_row) / len(racu.per_row) == pytest.approx(racu.value, abs=1e-6)
 
 
-def test_curves_are_drawn_of_the_score(board: Board) -> None:
+def test_curves_are_drawn_of_the_score(board: BenchmarkResult) -> None:
     names = {(curve.measure, curve.method) for curve in board.curves}
     assert names == {
         (f"{variant}_score", method)
@@ -121,7 +121,7 @@ def test_curves_are_drawn_of_the_score(board: Board) -> None:
 
 def test_other_choices_are_other_models(home: Path) -> None:
     digests = {
-        Bench.over(Store(home / "none"), task, 0).task_digest()
+        Workspace.over(Store(home / "none"), task, 0).task_digest()
         for task in (own(home), own(home, tuning=FineTuning(epochs=1)), own(home, encoder=home / "clf"))
     }
     assert len(digests) == 3
@@ -159,9 +159,9 @@ def test_an_encoder_of_another_vocabulary_is_refused(home: Path, tmp_path: Path)
 def test_rows_without_labels_are_named(home: Path, tmp_path: Path) -> None:
     task = own(home)
     task.data["train"] = task.encode([text for text, _ in ROWS])
-    bench = Bench.over(Store(tmp_path), task, 0)
+    bench = Workspace.over(Store(tmp_path), task, 0)
     with pytest.raises(InputError, match="24 of 24 rows of 'train' have no label"):
-        list(Roar(amounts=(0, 50, 100)).run(Erasure(), bench))
+        list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), bench))
 
 
 @pytest.mark.parametrize("left", ["without labels", "away"])

@@ -51,17 +51,17 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
     )
     assert "forecast: about" in compared and "No verdict" in compared and "gradient" in compared
     assert (home / "run" / "board.json").is_file()
-    fast = ["--method", "amortised", "--teacher", "erasure", "--teacher", "gradient", "--budget", "16 texts"]
+    fast = ["--method", "amortised", "--teacher", "leave-one-out", "--teacher", "gradient", "--budget", "16 texts"]
     run("fit", "--model", "clf", "--data", "reviews.csv", "--out", "fast", *fast, "width=8", "held_out=8", *columns)
     assert "film" in run("explain", "fast", "--text", "the film is good")
 
 
 def test_choices_that_are_not_known_are_named(home: Path) -> None:
-    from diffmask.errors import InputError, RecipeError
+    from diffmask.errors import ConfigError, InputError
 
-    with pytest.raises(RecipeError, match="'epoch' is not an option of task 'fine-tuned-text'; nearest: 'epochs'"):
+    with pytest.raises(ConfigError, match="'epoch' is not an option of task 'fine-tuned-text'; nearest: 'epochs'"):
         run("train", "--out", "clf", "epoch=2")
-    with pytest.raises(RecipeError, match="'fast' is not a choice; write key=value"):
+    with pytest.raises(ConfigError, match="'fast' is not a choice; write key=value"):
         run("train", "--out", "clf", "fast")
     with pytest.raises(InputError, match="nothing to explain"):
         run("explain", "explainer")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from diffmask.results.benchmark_result import Measure, MethodResult
+from diffmask.results.benchmark_result import MethodResult, MetricInfo
 from diffmask.results.comparison import FEWEST_ROWS, bootstrap, compare, estimate, holm, paired
-from diffmask.results.verdict import Findings, verdict
+from diffmask.results.verdict import VerdictInputs, verdict
 
-UP = Measure(name="up", title="Up", better="higher", says="", cannot_say="Nothing of the sky.")
-DOWN = Measure(name="down", title="Down", better="lower", says="", cannot_say="Nothing of the sea.")
+UP = MetricInfo(name="up", title="Up", better="higher", says="", cannot_say="Nothing of the sky.")
+DOWN = MetricInfo(name="down", title="Down", better="lower", says="", cannot_say="Nothing of the sea.")
 TRUE = {"a": 0.3, "b": 0.3, "c": 0.1, "random": 0.1}
 """What the methods really score: two ties, and four true differences."""
 
@@ -94,7 +94,7 @@ def test_holm_is_the_definition() -> None:
     assert holm(p_values) == pytest.approx(by_hand)
 
 
-def findings(rows: int = 200) -> Findings:
+def findings(rows: int = 200) -> VerdictInputs:
     values = drawn(np.random.default_rng(5), rows)
     cost = {"seconds": 0.01, "forwards": 1.0, "backwards": 0.0, "fit_seconds": 0.0}
     fitted = {**cost, "fit_seconds": 90.0, "break_even": 42.0}
@@ -107,7 +107,7 @@ def findings(rows: int = 200) -> Findings:
         )
         for name in TRUE
     ]
-    return Findings(measures=[UP, DOWN], methods=methods, comparisons=compare([UP, DOWN], values), texts=rows)
+    return VerdictInputs(measures=[UP, DOWN], methods=methods, comparisons=compare([UP, DOWN], values), texts=rows)
 
 
 def test_the_verdict_says_who_beats_chance_who_ties_and_what_it_cannot_say() -> None:

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from diffmask.methods.diffmask.lagrangian import Controller, Multiplier
+from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 
-RULE = Controller(margin=0.1, integral=0.1, proportional=1.0, memory=0.5, settle=0.5)
+RULE = PIController(margin=0.1, integral=0.1, proportional=1.0, memory=0.5, settle=0.5)
 
 
 def settled(critical: float = 1.0) -> Multiplier:

@@ -36,9 +36,9 @@ FAST: dict[str, dict[str, Any]] = {
     "diffmask": {"steps": 3, "batch_size": 16},
     "diffmask-per-input": {"steps": 4},
     "diffmask-reinforce": {"steps": 4, "samples": 2},
-    "erasure-search": {"budget": 30, "beam": 2},
-    "integrated-gradient": {"n_steps": 6},
-    "noise": {"most_steps": 3, "samples": 4},
+    "subset-search": {"budget": 30, "beam": 2},
+    "integrated-gradients": {"n_steps": 6},
+    "noise-tolerance": {"most_steps": 3, "samples": 4},
 }
 """Settings that take little time; what is kept with them is kept with more steps."""
 SEED = 3

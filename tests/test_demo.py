@@ -67,7 +67,7 @@ def test_the_packaged_encoder_is_trained_explained_and_compared(tmp_path: Path) 
         "random",
         "gradient",
         "input-x-gradient",
-        "erasure",
+        "leave-one-out",
         "diffmask",
     }
     assert (tmp_path / "board.json").is_file()

@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from diffmask.core.store import Artefact, Store, read, write
-from diffmask.errors import RecipeError, RunError
+from diffmask.errors import ConfigError, RunError
 from diffmask.experiments.experiment import Experiment, FitNode, MeasureNode, TrainNode
 from diffmask.experiments.run import run_experiment
 from diffmask.results.records import read_jsonl
@@ -48,7 +48,7 @@ def test_records_say_what_was_measured_at_what_cost(finished: Path) -> None:
     records = read_jsonl(finished / "records.jsonl")
     assert {record.experiment for record in records} == {"small"}
     assert {record.seed for record in records} == {0, 1}
-    gradient = next(record for record in records if record.method.startswith("integrated-gradient"))
+    gradient = next(record for record in records if record.method.startswith("integrated-gradients"))
     assert gradient.site == "hidden"
     assert gradient.cost["backwards"] > 0
     erasure = [record for record in records if record.method == "exact-erasure" and record.metric == "kl_to_truth"]
@@ -167,7 +167,7 @@ def test_a_mistake_stops_before_any_work_with_its_place(
     file: Path, tmp_path: Path, change: dict[str, object], message: str
 ) -> None:
     file.write_text(yaml.safe_dump({**SMALL, **change}))
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Experiment.read(file)
 
 
@@ -189,15 +189,15 @@ def test_overrides_reach_deep_values(file: Path) -> None:
     ],
 )
 def test_an_override_that_leads_nowhere_is_refused(file: Path, override: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(ConfigError, match=message):
         Experiment.read(file, [override])
 
 
 def test_a_file_that_is_missing_or_not_yaml_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         Experiment.read(tmp_path / "none.yaml")
     (tmp_path / "bad.yaml").write_text("a: [")
-    with pytest.raises(RecipeError, match="not YAML"):
+    with pytest.raises(ConfigError, match="not YAML"):
         Experiment.read(tmp_path / "bad.yaml")
 
 

@@ -13,7 +13,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import show
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.gradients import IntegratedGradient
+from diffmask.methods.gradients import IntegratedGradients
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import Reading
 from diffmask.tasks.toy import CountingTask
@@ -194,7 +194,7 @@ def test_the_dictionary_is_plain_and_whole(explanation: Explanation) -> None:
 
 def test_a_method_without_layers_has_scores_only() -> None:
     task = TextClassification(tiny_model("gpt2", vocab_size=300), byte_pairs(), train=["good bad"] * 4)
-    found = IntegratedGradient(n_steps=4).fit(task)("bad good, ok")
+    found = IntegratedGradients(n_steps=4).fit(task)("bad good, ok")
     assert found.by_layer is None
     assert found.words == ("bad", "good", ",", "ok")
     assert found.hard_mask(0.0).kept.count(True) >= 3
@@ -205,4 +205,4 @@ def test_a_method_without_layers_has_scores_only() -> None:
 
 def test_a_task_that_reads_no_texts_says_so(toy_task: CountingTask) -> None:
     with pytest.raises(TaskError, match="CountingTask reads batches only; found str"):
-        IntegratedGradient(site="hidden", n_steps=2).fit(toy_task)("text")
+        IntegratedGradients(site="hidden", n_steps=2).fit(toy_task)("text")

@@ -2,19 +2,19 @@
 
 import torch
 
-from diffmask.core.distributions import tendency
-from diffmask.core.explainer import CleanPass, clean_passes
-from diffmask.methods.diffmask.linear_probe import Leaning, read_leanings
+from diffmask.core.distributions import class_probabilities
+from diffmask.core.explainer import ForwardTrace, iter_traces
+from diffmask.methods.diffmask.linear_probe import LinearProbe, fit_linear_probes
 from diffmask.tasks.toy import CountingTask
 
 
-def leaning_of(task: CountingTask, rows: int) -> Leaning:
-    return read_leanings(list(clean_passes(task, task.data["train"][:rows])), ["hidden"])["hidden"]
+def leaning_of(task: CountingTask, rows: int) -> LinearProbe:
+    return fit_linear_probes(list(iter_traces(task, task.data["train"][:rows])), ["hidden"])["hidden"]
 
 
 def test_a_leaning_foretells_the_answer_to_other_rows(toy_task: CountingTask) -> None:
-    clean = CleanPass.over(toy_task, toy_task.data["test"])
-    wanted = tendency(clean.answer)
+    clean = ForwardTrace.over(toy_task, toy_task.data["test"])
+    wanted = class_probabilities(clean.answer)
     found = leaning_of(toy_task, 500)(clean.states["hidden"], clean.rows.present)
     blind = (wanted - wanted.mean(dim=0)).square().mean()
     assert (found - wanted).square().mean() < 0.8 * blind

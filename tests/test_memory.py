@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from diffmask.core.explainer import Method
-from diffmask.core.resources import Portion, is_out_of_memory
-from diffmask.methods.gradients import Gradient, IntegratedGradient
-from diffmask.methods.leave_one_out import Erasure
+from diffmask.core.resources import AdaptiveBatchSize, is_out_of_memory
+from diffmask.methods.gradients import Gradient, IntegratedGradients
+from diffmask.methods.leave_one_out import LeaveOneOut
 from support.linear import LinearTask, Sum
 
 
@@ -33,7 +33,7 @@ ROWS = [[1, 2, 3], [3, 1], [2], [1, 1, 2], [3], [3, 2]]
 
 @pytest.mark.parametrize("most", [5, 2, 1])
 @pytest.mark.parametrize(
-    "method", [Gradient(), Erasure(), IntegratedGradient(n_steps=7)], ids=lambda method: method.name
+    "method", [Gradient(), LeaveOneOut(), IntegratedGradients(n_steps=7)], ids=lambda method: method.name
 )
 def test_explanations_are_the_same_in_little_memory(
     method: Method, most: int, caplog: pytest.LogCaptureFixture
@@ -49,7 +49,7 @@ def test_explanations_are_the_same_in_little_memory(
 
 def test_the_internal_batch_alone_halves_where_the_rows_fit(caplog: pytest.LogCaptureFixture) -> None:
     task = LinearTask(ROWS[:2], Narrow(4))
-    explainer = Erasure(internal_batch_size=8).fit(task)
+    explainer = LeaveOneOut(internal_batch_size=8).fit(task)
     explainer(task.data["test"])
     assert [record.getMessage() for record in caplog.records] == ["out of memory with 5 rows at once; going on with 2"]
     assert explainer.cost.forwards == 1 + 1 + 3
@@ -72,14 +72,18 @@ def test_other_errors_pass() -> None:
         raise RuntimeError("size mismatch")
 
     with pytest.raises(RuntimeError, match="size mismatch"):
-        Portion(4).split(8, fail)
+        AdaptiveBatchSize(4).split(8, fail)
     assert not is_out_of_memory(RuntimeError("size mismatch"))
     assert is_out_of_memory(MemoryError())
 
 
 def test_items_come_in_order_and_whole() -> None:
-    assert Portion(6).split(5, lambda items: (items.start, items.stop), rows_each=3) == [(0, 2), (2, 4), (4, 5)]
-    assert Portion(2).split(2, lambda items: items.stop, rows_each=9) == [1, 2]
+    assert AdaptiveBatchSize(6).split(5, lambda items: (items.start, items.stop), rows_each=3) == [
+        (0, 2),
+        (2, 4),
+        (4, 5),
+    ]
+    assert AdaptiveBatchSize(2).split(2, lambda items: items.stop, rows_each=9) == [1, 2]
 
 
 GIVEN_BACK = """

@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from diffmask import registry
-from diffmask.core.config import Recipe, parse
-from diffmask.errors import RecipeError
+from diffmask.core.config import Config, parse
+from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.diffmask import DiffMask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample(Recipe):
+class Sample(Config):
     kind: ClassVar[str] = "method"
     name: ClassVar[str] = "sample"
 
@@ -63,22 +63,22 @@ def test_a_number_that_yaml_reads_as_text_is_understood() -> None:
 
 
 def test_a_misspelt_option_is_named_with_its_place_and_the_nearest_one() -> None:
-    with pytest.raises(RecipeError, match=r"e\.yaml: methods\[0\]: 'widht' is not an option.*nearest: 'width'"):
+    with pytest.raises(ConfigError, match=r"e\.yaml: methods\[0\]: 'widht' is not an option.*nearest: 'width'"):
         Sample.from_dict({"widht": 4}, "e.yaml: methods[0]")
 
 
 def test_a_wrong_type_is_named_with_its_place_and_what_was_found() -> None:
-    with pytest.raises(RecipeError, match=r"here\.width: .*integer.*found 'wide'"):
+    with pytest.raises(ConfigError, match=r"here\.width: .*integer.*found 'wide'"):
         Sample.from_dict({"width": "wide"}, "here")
 
 
 def test_an_unknown_method_is_named_with_the_nearest_one() -> None:
-    with pytest.raises(RecipeError, match=r"there is no method 'difmask'; nearest: 'diffmask'"):
+    with pytest.raises(ConfigError, match=r"there is no method 'difmask'; nearest: 'diffmask'"):
         parse("method", "difmask", "here")
 
 
 def test_a_method_without_a_name_is_refused() -> None:
-    with pytest.raises(RecipeError, match="a method is a name"):
+    with pytest.raises(ConfigError, match="a method is a name"):
         parse("method", {"margin": 1}, "here")
 
 

@@ -99,7 +99,7 @@ def test_what_killed_writers_left_is_swept_once_it_is_old(store: Store) -> None:
         (aside / "tensors.safetensors").write_bytes(b"half")
     os.utime(old, (0, 0))
     os.utime(store.path("fit", "abc"), (0, 0))
-    store.sweep()
+    store.remove_partial_writes()
     assert not old.exists() and new.exists() and store.has("fit", "abc")
 
 

@@ -7,7 +7,7 @@ import torch
 
 from diffmask.core.batch import Batch
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
-from diffmask.methods.leave_one_out import Erasure
+from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.amortised_report import Report, faithfulness, in_no_order
 from support.linear import LinearTask
 from support.small_words import WordsTask
@@ -29,7 +29,7 @@ def report(words: AmortisedExplainer) -> Report:
 
 def test_the_student_stands_beside_the_others(report: Report) -> None:
     student, gradients, erasure = report.held_out.lines
-    assert (gradients.method.split()[0], erasure.method) == ("integrated-gradient", "erasure")
+    assert (gradients.method.split()[0], erasure.method) == ("integrated-gradients", "leave-one-out")
     assert student.correlation == pytest.approx(1) and student.overlap == 1
     # In a model that adds up all three are right, up to ties.
     assert student.quality.comprehensiveness == pytest.approx(erasure.quality.comprehensiveness, abs=0.02)
@@ -59,11 +59,11 @@ def test_a_user_s_own_strangers_are_flagged(words: AmortisedExplainer) -> None:
 
 
 def test_student_and_teacher_are_asked_for_a_planted_shortcut() -> None:
-    method = Amortised(teacher="erasure", budget="600 texts", width=32, learning_rate=3e-3)
+    method = Amortised(teacher="leave-one-out", budget="600 texts", width=32, learning_rate=3e-3)
     student = cast(AmortisedExplainer, method.fit(with_spare_words(TransformerTask())))
     found = student.report(rows=20, planted={"steps": 120, "learning_rate": 5e-3})
-    assert list(found.planted)[:2] == [method.label, Erasure().label]
-    assert found.planted[Erasure().label] > 0.8 and found.planted[method.label] > 0.5
+    assert list(found.planted)[:2] == [method.label, LeaveOneOut().label]
+    assert found.planted[LeaveOneOut().label] > 0.8 and found.planted[method.label] > 0.5
     assert f"{method.label[:36]:36} {found.planted[method.label]:8.1%}" in str(found)
 
 

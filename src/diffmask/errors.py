@@ -12,7 +12,7 @@ class InputError(DiffMaskError, ValueError):
     """A batch, text or table that cannot be explained as it is."""
 
 
-class RecipeError(DiffMaskError, ValueError):
+class ConfigError(DiffMaskError, ValueError):
     """A recipe or an experiment file with a wrong key, name or type."""
 
 
@@ -59,7 +59,7 @@ class FitWarning(UserWarning):
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name most like `name`, as the end of an error message.
 
-    >>> nearest("gradeint", ["gradient", "erasure"])
+    >>> nearest("gradeint", ["gradient", "leave-one-out"])
     "nearest: 'gradient'; known: erasure, gradient"
     """
     names = sorted(known)

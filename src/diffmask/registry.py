@@ -5,7 +5,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
-from diffmask.errors import RecipeError, nearest
+from diffmask.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def find(kind: str, name: str, where: str = "") -> Entry:
     known = {entry.name: entry for entry in entries(kind)}
     if name not in known:
         place = f"{where}: " if where else ""
-        raise RecipeError(f"{place}there is no {kind} '{name}'; {nearest(name, known)}")
+        raise ConfigError(f"{place}there is no {kind} '{name}'; {nearest(name, known)}")
     return known[name]
 
 
@@ -66,29 +66,29 @@ _METHODS = (
     ("amortised", "methods.amortised.amortised:Amortised", "signed scores learned once, one pass a text (FastSHAP)"),
     (
         "diffmask-per-input",
-        "methods.diffmask.per_input:PerInput",
+        "methods.diffmask.per_input:PerInputDiffMask",
         "masks searched for one text at a time (De Cao 2020)",
     ),
     (
         "diffmask-reinforce",
-        "methods.diffmask.per_input:Reinforce",
+        "methods.diffmask.per_input:PerInputReinforce",
         "the same with binary masks and score-function gradients",
     ),
     ("exact-erasure", "methods.leave_one_out:ExactErasure", "the smallest evidence, where a task knows it"),
-    ("erasure", "methods.leave_one_out:Erasure", "leave one token out: mask, delete or hide it (Li 2016)"),
-    ("erasure-search", "methods.subset_search:ErasureSearch", "the smallest sets of tokens that keep the decision"),
-    ("greedy", "methods.subset_search:Greedy", "the order best for sufficiency and comprehensiveness"),
+    ("leave-one-out", "methods.leave_one_out:LeaveOneOut", "leave one token out: mask, delete or hide it (Li 2016)"),
+    ("subset-search", "methods.subset_search:SubsetSearch", "the smallest sets of tokens that keep the decision"),
+    ("greedy-search", "methods.subset_search:GreedySearch", "the order best for sufficiency and comprehensiveness"),
     ("gradient", "methods.gradients:Gradient", "norm of the gradient (Simonyan 2014)"),
     ("input-x-gradient", "methods.gradients:InputXGradient", "state times gradient (Shrikumar 2017)"),
     (
-        "integrated-gradient",
-        "methods.gradients:IntegratedGradient",
+        "integrated-gradients",
+        "methods.gradients:IntegratedGradients",
         "gradients along a path from a baseline (Sundararajan 2017)",
     ),
     ("attention", "methods.attention:Attention", "attention each token receives"),
     ("attention-rollout", "methods.attention:AttentionRollout", "attention followed through the layers (Abnar 2020)"),
     ("bottleneck", "methods.bottleneck:Bottleneck", "information bottleneck per input (Schulz 2020)"),
-    ("noise", "methods.noise.method:Noise", "largest noise each token tolerates (Guan 2019)"),
+    ("noise-tolerance", "methods.noise.method:NoiseTolerance", "largest noise each token tolerates (Guan 2019)"),
     (
         "mutual-information",
         "methods.mutual_information:MutualInformation",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from diffmask.errors import RecipeError
-from diffmask.experiments.executors.base import Engine, Ran
+from diffmask.errors import ConfigError
+from diffmask.experiments.executors.base import Engine, RunResult
 from diffmask.experiments.executors.local import Processes, Serial, engine_named
 from diffmask.experiments.executors.progress import LiveView, drawing
 from diffmask.experiments.executors.schedule import LIVES, Schedule
@@ -20,11 +20,11 @@ ENGINES = [Serial(), Processes(workers=2)]
 every_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
 
 
-def values(ran: Ran) -> dict[str, float]:
+def values(ran: RunResult) -> dict[str, float]:
     return {record.metric: record.value for record in ran.records}
 
 
-def failures(ran: Ran) -> dict[str, str]:
+def failures(ran: RunResult) -> dict[str, str]:
     return {failure.node.label: failure.why for failure in ran.failures}
 
 
@@ -148,7 +148,7 @@ def test_the_drawing_shows_what_runs_what_waits_and_what_failed_and_why(tmp_path
     ],
 )
 def test_a_wrong_engine_or_option_is_refused(name: str, choices: dict[str, object], message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
+    with pytest.raises(ConfigError, match=message):
         engine_named(name, choices)
 
 

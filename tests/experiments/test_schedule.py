@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.experiments.executors.job import Failure, Outcome
 from diffmask.experiments.executors.progress import plan_of
 from diffmask.experiments.executors.schedule import LIVES, TRIES, Schedule
@@ -71,7 +71,7 @@ def test_nodes_that_need_each_other_are_refused(tmp_path: Path) -> None:
         def needs(self) -> tuple[Address, ...]:
             return (self.address,)
 
-    with pytest.raises(RecipeError, match="circle"):
+    with pytest.raises(ConfigError, match="circle"):
         Schedule([Circular(bench_in(tmp_path), 1)])
 
 

@@ -12,12 +12,12 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal
 from diffmask.core.distributions import direction, numbers, rebuilt
 from diffmask.core.explainer import Explainer
 from diffmask.core.training import generator
-from diffmask.errors import FitWarning, RecipeError
+from diffmask.errors import ConfigError, FitWarning
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer, middle_sites
 from diffmask.methods.amortised.objectives import draw_kept, draw_pointed
 from diffmask.methods.amortised.refine import posterior
 from diffmask.methods.amortised.training import parse_budget
-from diffmask.methods.leave_one_out import Erasure
+from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.ranks import rank_correlation
 from support.linear import VALUES, Sum
 from support.small_words import WordsTask
@@ -96,12 +96,14 @@ def test_held_out_texts_end_a_fit_that_gains_nothing() -> None:
 
 def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cache: Path) -> None:
     task = WordsTask()
-    method = Amortised(teacher="erasure", budget="320 texts", width=32, updates=16, learning_rate=5e-3, held_out=32)
+    method = Amortised(
+        teacher="leave-one-out", budget="320 texts", width=32, updates=16, learning_rate=5e-3, held_out=32
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         student = method.fit(task)
     batch = task.data["test"]
-    taught = Erasure().fit(task)(batch).scores
+    taught = LeaveOneOut().fit(task)(batch).scores
     assert rank_correlation(student(batch).scores, taught, batch.maskable).mean() > 0.9
     kept = len(list((cache / "teacher").iterdir()))
     # Another seed learns from the same answers.
@@ -113,7 +115,7 @@ def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cac
 
 
 def test_several_teachers_are_taken_together() -> None:
-    method = Amortised(teacher=["random", Erasure(mode="delete")], budget="64 texts", width=8)
+    method = Amortised(teacher=["random", LeaveOneOut(mode="delete")], budget="64 texts", width=8)
     assert [teacher.label for teacher in method.teachers()] == ["random", "erasure (mode=delete)"]
     assert Amortised.from_dict(method.to_dict()) == method
     with warnings.catch_warnings():
@@ -201,7 +203,7 @@ def test_an_answer_is_rebuilt_from_its_numbers_and_leans_where_its_outcome_lies(
 def test_budgets_are_read_as_people_write_them() -> None:
     assert parse_budget("1.5 min").seconds == 90
     assert parse_budget("200").texts == 200
-    with pytest.raises(RecipeError, match="'soon' is no budget; write '5min'"):
+    with pytest.raises(ConfigError, match="'soon' is no budget; write '5min'"):
         Amortised(budget="soon")
 
 
@@ -218,5 +220,5 @@ def test_few_sites_are_read_where_there_are_few() -> None:
 
 
 def test_an_unknown_teacher_is_refused() -> None:
-    with pytest.raises(RecipeError, match="there is no method 'erasur'; nearest: 'erasure'"):
-        Amortised(teacher="erasur").teachers()
+    with pytest.raises(ConfigError, match="there is no method 'leave-one-ou'; nearest: 'leave-one-out'"):
+        Amortised(teacher="leave-one-ou").teachers()

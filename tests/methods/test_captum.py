@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from diffmask.core.config import parse
-from diffmask.errors import ExtraError, RecipeError
-from diffmask.methods.gradients import IntegratedGradient
+from diffmask.errors import ConfigError, ExtraError
+from diffmask.methods.gradients import IntegratedGradients
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask
 from support.transformer import TransformerTask
@@ -71,7 +71,7 @@ def test_our_integrated_gradient_is_captums_at_any_site(site: str) -> None:
     task = TransformerTask()
     batch = task.data["test"][:8]
     theirs = recipe("IntegratedGradients", site=site, baseline="mean", n_steps=64).fit(task)(batch).scores
-    ours = IntegratedGradient(site=site, baseline="mean", n_steps=300).fit(task)(batch).scores
+    ours = IntegratedGradients(site=site, baseline="mean", n_steps=300).fit(task)(batch).scores
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
@@ -89,14 +89,14 @@ def test_shapley_values_share_what_only_two_tokens_do_together() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(RecipeError, match="there is no method 'captum:Limes'; nearest: 'captum:Lime'"):
+    with pytest.raises(ConfigError, match="there is no method 'captum:Limes'; nearest: 'captum:Lime'"):
         recipe("Limes")
-    with pytest.raises(RecipeError, match="'n_sample' is not an option of method 'captum:Lime'; nearest: 'n_samples'"):
+    with pytest.raises(ConfigError, match="'n_sample' is not an option of method 'captum:Lime'; nearest: 'n_samples'"):
         recipe("Lime", n_sample=3)
 
 
 def test_counts_below_one_are_refused() -> None:
-    with pytest.raises(RecipeError, match="captum:Occlusion: window is at least 1; found 0"):
+    with pytest.raises(ConfigError, match="captum:Occlusion: window is at least 1; found 0"):
         recipe("Occlusion", window=0)
 
 

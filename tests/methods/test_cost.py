@@ -34,7 +34,7 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ("input-x-gradient", {}, 1 + 2, 1, 3 * BATCH),
     # One clean pass, ten points of which four share a pass, and the two ends of the path.
     (
-        "integrated-gradient",
+        "integrated-gradients",
         {"n_steps": 10, "internal_batch_size": 4 * BATCH},
         1 + 1 + 3 + 2,
         3,
@@ -47,9 +47,9 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
     ("diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     # Two clean passes of phi, one trace, and a step each of 4 samples.
-    ("noise", {"most_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
+    ("noise-tolerance", {"most_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
     (
-        "noise",
+        "noise-tolerance",
         {"most_steps": 3, "samples": 4, "reads": ["*"]},
         1 + 1 + 3 * (2 + 3),
         9,
@@ -74,7 +74,7 @@ def test_passes_are_counted(
 
 def test_leave_one_out_costs_a_row_for_each_token(task: TransformerTask) -> None:
     words = int(task.data["test"][:BATCH].maskable.sum())
-    cost = explained(task, "erasure", {"internal_batch_size": 10}).cost
+    cost = explained(task, "leave-one-out", {"internal_batch_size": 10}).cost
     assert cost.rows == BATCH + BATCH + words
     assert cost.forwards == 1 + 1 + -(-words // 10)
     assert cost.backwards == 0
@@ -82,7 +82,7 @@ def test_leave_one_out_costs_a_row_for_each_token(task: TransformerTask) -> None
 
 def test_a_search_costs_a_row_for_each_set_it_tries(task: TransformerTask) -> None:
     batch = task.data["test"][:BATCH]
-    explainer = explained(task, "erasure-search", {})
+    explainer = explained(task, "subset-search", {})
     tried = sum(found.tried for found in explainer.search(batch.trim()))  # type: ignore[operator]  # its own method
     assert explainer.cost.rows == BATCH + tried
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from diffmask.core.distributions import divergence
-from diffmask.core.explainer import CleanPass
-from diffmask.errors import FitWarning, RecipeError, SiteError, TaskError
+from diffmask.core.explainer import ForwardTrace
+from diffmask.errors import ConfigError, FitWarning, SiteError, TaskError
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.diffmask.gated import GatedExplainer
+from diffmask.methods.diffmask.gated import GatedMaskExplainer
 from diffmask.metrics.ground_truth import js, kl, normalised, spread
 from diffmask.tasks.toy import CountingTask, ToyTask
 
@@ -61,7 +61,7 @@ def test_at_the_embedding_nothing_can_be_told_apart(counter: CountingTask, expla
 
 def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
-    clean = CleanPass.over(counter, batch)
+    clean = ForwardTrace.over(counter, batch)
     for site in explainer.sites:
         hard = explainer.hard(clean, site)
         masked = counter.predict(batch, explainer.edits(site, hard, batch.maskable))
@@ -103,9 +103,9 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sp
     assert not torch.equal(first, other)
 
 
-def built(task: CountingTask, **choices: object) -> GatedExplainer:
+def built(task: CountingTask, **choices: object) -> GatedMaskExplainer:
     explainer = DiffMask(by="gates", **choices).build(task, seed=0)  # type: ignore[arg-type]
-    assert isinstance(explainer, GatedExplainer)
+    assert isinstance(explainer, GatedMaskExplainer)
     # Votes that differ from token to token, as after a fit.
     for probe in explainer.probes.children():
         torch.nn.init.normal_(probe.vote.weight, generator=torch.Generator().manual_seed(0))  # type: ignore[union-attr, arg-type]
@@ -115,7 +115,7 @@ def built(task: CountingTask, **choices: object) -> GatedExplainer:
 def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: CountingTask) -> None:
     explainer = built(toy_task, mask="inputs")
     batch = toy_task.data["test"][:5]
-    clean = CleanPass.over(toy_task, batch)
+    clean = ForwardTrace.over(toy_task, batch)
     first, second = (explainer.votes(clean, site).open() for site in explainer.sites)
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
@@ -162,9 +162,9 @@ def test_an_unknown_site_is_refused_before_any_work(toy_task: CountingTask) -> N
 
 
 def test_impossible_choices_are_refused_at_the_door() -> None:
-    with pytest.raises(RecipeError, match="margin and own must not be negative"):
+    with pytest.raises(ConfigError, match="margin and own must not be negative"):
         DiffMask(margin=-1.0)
-    with pytest.raises(RecipeError, match="settle_rows=0 asks for by='gates'"):
+    with pytest.raises(ConfigError, match="settle_rows=0 asks for by='gates'"):
         DiffMask(settle_rows=0)
 
 

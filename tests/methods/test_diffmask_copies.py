@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from diffmask.core.distributions import decision, divergence
-from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.training import generator
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.diffmask.linear_probe import Leaning
-from diffmask.methods.diffmask.surrogate import CopiesExplainer
+from diffmask.methods.diffmask.linear_probe import LinearProbe
+from diffmask.methods.diffmask.surrogate import SurrogateMaskExplainer
 from diffmask.methods.diffmask.surrogate_fit import draw_needed
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.tasks.classification import TextClassification
@@ -23,23 +23,23 @@ pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 
 @pytest.fixture(scope="module")
-def explainer() -> CopiesExplainer:
+def explainer() -> SurrogateMaskExplainer:
     found = DiffMask(margin=0.1, steps=100, batch_size=32).fit(WordsTask(), seed=0)
-    assert isinstance(found, CopiesExplainer)
+    assert isinstance(found, SurrogateMaskExplainer)
     return found
 
 
-def test_hard_masks_of_other_rows_hold_the_margin_and_mask_much(explainer: CopiesExplainer) -> None:
-    clean = CleanPass.over(explainer.task, explainer.task.data["test"])
+def test_hard_masks_of_other_rows_hold_the_margin_and_mask_much(explainer: SurrogateMaskExplainer) -> None:
+    clean = ForwardTrace.over(explainer.task, explainer.task.data["test"])
     hard = explainer.hard(clean, "embedding")
     masked = explainer.task.predict(clean.rows, explainer.edits("embedding", hard, clean.rows.maskable))
     assert divergence(clean.answer, masked).mean() <= 0.12
     assert hard[clean.rows.maskable].mean() < 0.8
 
 
-def test_what_decides_goes_last(explainer: CopiesExplainer) -> None:
+def test_what_decides_goes_last(explainer: SurrogateMaskExplainer) -> None:
     batch = explainer.task.data["test"]
-    clean = CleanPass.over(explainer.task, batch)
+    clean = ForwardTrace.over(explainer.task, batch)
     sign = 2 * decision(clean.answer) - 1
     speaks = ((torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * sign[:, None]).masked_fill(~batch.maskable, -torch.inf)
     scores = explainer(batch).scores.masked_fill(~batch.maskable, -torch.inf)
@@ -47,9 +47,11 @@ def test_what_decides_goes_last(explainer: CopiesExplainer) -> None:
     assert loudest.float().mean() > 0.9
 
 
-def test_what_is_kept_scores_higher_and_either_half_by_what_the_decision_loses(explainer: CopiesExplainer) -> None:
+def test_what_is_kept_scores_higher_and_either_half_by_what_the_decision_loses(
+    explainer: SurrogateMaskExplainer,
+) -> None:
     batch = explainer.task.data["test"]
-    found, clean = explainer(batch), CleanPass.over(explainer.task, batch)
+    found, clean = explainer(batch), ForwardTrace.over(explainer.task, batch)
     assert found.by_layer is not None
     kept = (found.by_layer[:, -1] > 0.5) & batch.maskable
     assert torch.equal(found.scores > 0.5, kept)
@@ -67,8 +69,8 @@ def test_what_a_layer_drops_is_dropped_for_good() -> None:
 
 def test_states_are_masked_each_at_its_own_site(toy_task: CountingTask) -> None:
     explainer = DiffMask(mask="states", margin=0.05, steps=60, settle_rows=128).fit(toy_task, seed=0)
-    assert isinstance(explainer, CopiesExplainer)
-    clean = CleanPass.over(toy_task, toy_task.data["test"])
+    assert isinstance(explainer, SurrogateMaskExplainer)
+    clean = ForwardTrace.over(toy_task, toy_task.data["test"])
     for site in explainer.sites:
         hard = explainer.hard(clean, site)
         edits = explainer.edits(site, hard, clean.rows.maskable)
@@ -85,12 +87,12 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask) -> None:
 
 def test_a_learned_baseline_disturbs_the_answer_less_than_the_one_it_starts_from() -> None:
     task = WordsTask()
-    clean = CleanPass.over(task, task.data["test"])
+    clean = ForwardTrace.over(task, task.data["test"])
     half = (torch.arange(clean.rows.tokens.shape[1]) % 2).to(clean.states["embedding"]).expand(clean.rows.tokens.shape)
     caused = []
     for learn in (False, True):
         found = DiffMask(steps=40, settle_rows=16, baseline="zero", learn_baseline=learn).fit(task, seed=0)
-        assert isinstance(found, CopiesExplainer)
+        assert isinstance(found, SurrogateMaskExplainer)
         caused.append(found.caused(clean, "embedding", half).mean())
     assert caused[1] < 0.9 * caused[0]
 
@@ -100,12 +102,14 @@ def test_a_baseline_is_learned_in_units_of_the_states_it_stands_for() -> None:
     small.embedding.weight.data.mul_(0.01)
     small.weights.data.div_(0.01)
     method = DiffMask(steps=10, settle_rows=16, baseline="mean", learn_baseline=True)
-    large, found = (cast(CopiesExplainer, method.fit(WordsTask(model=model), seed=0)) for model in (Sum(), small))
+    large, found = (
+        cast(SurrogateMaskExplainer, method.fit(WordsTask(model=model), seed=0)) for model in (Sum(), small)
+    )
     assert torch.allclose(found.baselines[0], 0.01 * large.baselines[0], rtol=1e-3)
 
 
-def test_a_margin_is_held_on_average_and_no_more_is_asked_once_it_is_not(explainer: CopiesExplainer) -> None:
-    passes = list(clean_passes(explainer.task, explainer.task.data["test"], 100))
+def test_a_margin_is_held_on_average_and_no_more_is_asked_once_it_is_not(explainer: SurrogateMaskExplainer) -> None:
+    passes = list(iter_traces(explainer.task, explainer.task.data["test"], 100))
     nothing = [torch.zeros_like(clean.rows.maskable) for clean in passes]
     caused = torch.cat(
         [explainer.caused(clean, "embedding", mask) for clean, mask in zip(passes, nothing, strict=True)]
@@ -136,10 +140,10 @@ def test_a_site_that_reads_the_last_states_does_not_guess_the_answer(
 ) -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=["the film is good", "a dull mess"] * 4)
     method = DiffMask(mask="states", reads=reads, steps=3, batch_size=4, settle_rows=4)
-    found, clean = method.fit(task), CleanPass.over(task, task.data["train"])
-    assert isinstance(found, CopiesExplainer)
+    found, clean = method.fit(task), ForwardTrace.over(task, task.data["train"])
+    assert isinstance(found, SurrogateMaskExplainer)
     assert (task.sites[-1] in found.layered.student("embedding").sites) is not guesses
     first = found.needs(clean, "embedding")
     for leaning in found.leanings.children():
-        cast(Leaning, leaning).bias[0] += 0.5
+        cast(LinearProbe, leaning).bias[0] += 0.5
     assert torch.equal(found.needs(clean, "embedding"), first) is not guesses

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
-from diffmask.core.distributions import divergence, numbers, rebuilt, tendency, told_by
-from diffmask.methods.diffmask.elimination import LEAD, elimination, foretelling
+from diffmask.core.distributions import class_probabilities, divergence, numbers, probabilities_to_logits, rebuilt
+from diffmask.methods.diffmask.elimination import MAX_LEAD, elimination, foretelling
 
 
 def moved(start: float, end: float) -> float:
@@ -34,7 +34,7 @@ def caused(answer: Categorical, sums: torch.Tensor) -> torch.Tensor:
     """KL between each row's answer and what many sums of numbers stand for, and what the decision loses of its lead."""
     whole = numbers(answer).repeat_interleave(sums.shape[1], dim=0)
     decided, after = whole.argmax(dim=1, keepdim=True), sums.flatten(0, 1)
-    behind = (lead(whole, decided).clamp(max=LEAD) - lead(after, decided)).clamp(min=0)
+    behind = (lead(whole, decided).clamp(max=MAX_LEAD) - lead(after, decided)).clamp(min=0)
     moved = divergence(rebuilt(answer, whole), rebuilt(answer, after)) + behind
     return moved.unflatten(0, sums.shape[:2])
 
@@ -99,7 +99,7 @@ def test_a_token_that_goes_leaves_what_remains_without_it(kind: type[Distributio
     ids=["classes", "label", "labels", "number"],
 )
 def test_an_answer_is_rebuilt_from_the_way_it_tends(answer: Distribution) -> None:
-    again = rebuilt(answer, told_by(answer, tendency(answer)))
+    again = rebuilt(answer, probabilities_to_logits(answer, class_probabilities(answer)))
     assert divergence(answer, again).sum().item() == pytest.approx(0.0, abs=1e-6)
     features = numbers(answer).shape[1]
     lost = torch.linspace(-1, 2, 4 * features).reshape(1, 4, features)

@@ -7,7 +7,7 @@ from diffmask.core.batch import ranking
 from diffmask.core.distributions import divergence
 from diffmask.methods.diffmask.calibration import opened
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.diffmask.nested import MarginsExplainer
+from diffmask.methods.diffmask.nested import NestedMaskExplainer
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.linear import VALUES
 from support.small_words import WordsTask
@@ -21,13 +21,13 @@ METHOD = DiffMask(
 
 
 @pytest.fixture(scope="module")
-def explainer() -> MarginsExplainer:
+def explainer() -> NestedMaskExplainer:
     found = METHOD.fit(WordsTask(), seed=0)
-    assert isinstance(found, MarginsExplainer)
+    assert isinstance(found, NestedMaskExplainer)
     return found
 
 
-def test_what_a_loose_margin_keeps_a_tight_one_keeps(explainer: MarginsExplainer) -> None:
+def test_what_a_loose_margin_keeps_a_tight_one_keeps(explainer: NestedMaskExplainer) -> None:
     found = explainer(explainer.task.data["test"]).by_layer
     assert found is not None
     assert explainer.names == ("margin 0.02", "margin 0.1", "margin 0.6")
@@ -35,7 +35,7 @@ def test_what_a_loose_margin_keeps_a_tight_one_keeps(explainer: MarginsExplainer
     assert all(entry["nested_share"] == 1 for entry in explainer.diagnostics.values())
 
 
-def test_every_margin_is_held_by_hard_masks_on_other_texts(explainer: MarginsExplainer) -> None:
+def test_every_margin_is_held_by_hard_masks_on_other_texts(explainer: NestedMaskExplainer) -> None:
     parts = opened(explainer, explainer.task.data["test"])
     for index, margin in enumerate(explainer.margins):
         caused = torch.cat([divergence(part.answer, part.masked(index)) for part in parts])
@@ -43,13 +43,13 @@ def test_every_margin_is_held_by_hard_masks_on_other_texts(explainer: MarginsExp
         assert explainer.diagnostics[explainer.names[index]]["hard_divergence"] <= 1.1 * margin
 
 
-def test_looser_margins_keep_less(explainer: MarginsExplainer) -> None:
+def test_looser_margins_keep_less(explainer: NestedMaskExplainer) -> None:
     shares = [entry["open_share"] for entry in explainer.diagnostics.values()]
     assert shares == sorted(shares, reverse=True)
     assert shares[-1] < shares[0]
 
 
-def test_the_ranking_is_that_of_what_each_word_adds(explainer: MarginsExplainer) -> None:
+def test_the_ranking_is_that_of_what_each_word_adds(explainer: NestedMaskExplainer) -> None:
     """In a model that adds up the word that adds most towards the answer is needed longest."""
     batch = explainer.task.data["test"]
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_the_ranking_is_that_of_what_each_word_adds(explainer: MarginsExplainer)
     assert (truth.gather(1, first).squeeze(1) == best).float().mean() >= 0.95
 
 
-def test_margins_are_saved_and_loaded(explainer: MarginsExplainer, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_margins_are_saved_and_loaded(explainer: NestedMaskExplainer, tmp_path) -> None:  # type: ignore[no-untyped-def]
     save_explainer(explainer, METHOD, tmp_path / "kept")
     batch = explainer.task.data["test"][:5]
     loaded = load_explainer(tmp_path / "kept", explainer.task)

@@ -8,9 +8,9 @@ from captum.attr import FeatureAblation
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import decision, explained
-from diffmask.errors import RecipeError, TaskError
-from diffmask.methods.leave_one_out import Erasure, delete
-from diffmask.methods.subset_search import ErasureSearch, ErasureSearchExplainer, Search
+from diffmask.errors import ConfigError, TaskError
+from diffmask.methods.leave_one_out import LeaveOneOut, delete
+from diffmask.methods.subset_search import ErasureSearchExplainer, Search, SubsetSearch
 from diffmask.tasks.toy import CountingTask
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask, either
@@ -25,7 +25,7 @@ def transformer() -> TransformerTask:
 def test_the_drop_of_a_linear_model_is_the_tokens_distance_from_the_mask_token() -> None:
     task = LinearTask([[1, 2, 3], [3, 1]])
     batch = task.data["test"]
-    scores = Erasure().fit(task)(batch, 1).scores
+    scores = LeaveOneOut().fit(task)(batch, 1).scores
     torch.testing.assert_close(scores, (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * batch.present)
 
 
@@ -33,19 +33,19 @@ def test_the_drop_of_a_linear_model_is_the_tokens_distance_from_the_mask_token()
 def test_a_token_that_is_gone_adds_nothing(mode: str) -> None:
     task = LinearTask([[1, 2, 3], [3, 1]])
     batch = task.data["test"]
-    scores = Erasure.from_dict({"mode": mode}).fit(task)(batch, 1).scores
+    scores = LeaveOneOut.from_dict({"mode": mode}).fit(task)(batch, 1).scores
     torch.testing.assert_close(scores, torch.tensor(VALUES)[batch.tokens] * batch.present)
 
 
 @pytest.mark.parametrize("mode", ["delete", "attention-mask"])
 def test_the_only_token_is_replaced_where_it_cannot_go(mode: str) -> None:
     task = LinearTask([[3]])
-    assert Erasure.from_dict({"mode": mode}).fit(task)(task.data["test"], 1).scores.item() == VALUES[3] - VALUES[4]
+    assert LeaveOneOut.from_dict({"mode": mode}).fit(task)(task.data["test"], 1).scores.item() == VALUES[3] - VALUES[4]
 
 
 def test_the_drop_of_the_probability_is_in_units_of_probability() -> None:
     task = LinearTask([[1, 2, 3]])
-    scores = Erasure(mode="delete", quantity="probability").fit(task)(task.data["test"], 1).scores
+    scores = LeaveOneOut(mode="delete", quantity="probability").fit(task)(task.data["test"], 1).scores
     logits = torch.tensor([[3.0, 3.0, 3.0], [2.0, 5.0, -1.0]])
     torch.testing.assert_close(scores[0], torch.sigmoid(logits[0]) - torch.sigmoid(logits[1]))
 
@@ -61,7 +61,7 @@ def test_deleting_moves_the_rest_of_the_row_up() -> None:
 
 def test_masking_is_reading_the_mask_token_instead(transformer: TransformerTask) -> None:
     batch = transformer.data["test"][:5].trim()
-    scores = Erasure().fit(transformer)(batch).scores
+    scores = LeaveOneOut().fit(transformer)(batch).scores
     answer = transformer.predict(batch)
     for row, token in batch.maskable.nonzero().tolist():
         tokens = batch.tokens.clone()
@@ -73,7 +73,7 @@ def test_masking_is_reading_the_mask_token_instead(transformer: TransformerTask)
 
 def test_deleting_is_reading_the_shorter_text(transformer: TransformerTask) -> None:
     batch = transformer.data["test"][:5].trim()
-    scores = Erasure(mode="delete", quantity="log-probability").fit(transformer)(batch).scores
+    scores = LeaveOneOut(mode="delete", quantity="log-probability").fit(transformer)(batch).scores
     target = decision(transformer.predict(batch))
     for row, token in batch.maskable.nonzero().tolist():
         text = batch.tokens[row][batch.present[row]].tolist()
@@ -96,16 +96,16 @@ def test_leave_one_out_agrees_with_captum(transformer: TransformerTask) -> None:
 
     arguments = (torch.arange(len(batch)),)
     theirs = FeatureAblation(f).attribute(batch.tokens, baselines=MASK, additional_forward_args=arguments)
-    ours = Erasure(internal_batch_size=16).fit(transformer)(batch).scores
+    ours = LeaveOneOut(internal_batch_size=16).fit(transformer)(batch).scores
     torch.testing.assert_close(ours, theirs.to(ours) * batch.maskable, rtol=1e-4, atol=1e-4)
 
 
 def test_hiding_a_token_asks_for_an_attention_mask(toy_task: CountingTask) -> None:
     with pytest.raises(TaskError, match="has no attention mask; use mode 'mask' or 'delete'"):
-        Erasure(mode="attention-mask").fit(toy_task)
+        LeaveOneOut(mode="attention-mask").fit(toy_task)
 
 
-def search(method: ErasureSearch, task: LookupTask) -> ErasureSearchExplainer:
+def search(method: SubsetSearch, task: LookupTask) -> ErasureSearchExplainer:
     explainer = method.fit(task)
     assert isinstance(explainer, ErasureSearchExplainer)
     return explainer
@@ -113,7 +113,7 @@ def search(method: ErasureSearch, task: LookupTask) -> ErasureSearchExplainer:
 
 def test_all_smallest_sets_are_found_and_shared_among_their_tokens() -> None:
     task = LookupTask(5, either(5, (0, 1), (1, 3)))
-    explainer = search(ErasureSearch(), task)
+    explainer = search(SubsetSearch(), task)
     (found,) = explainer.search(task.data["test"])
     assert found.sets == ((0, 1), (1, 3))
     assert found.complete
@@ -123,15 +123,15 @@ def test_all_smallest_sets_are_found_and_shared_among_their_tokens() -> None:
 
 def test_the_empty_set_is_tried_only_when_asked_for() -> None:
     task = LookupTask(3, {frozenset(): 1.0, frozenset([0, 1, 2]): 1.0, frozenset([2]): 1.0})
-    assert search(ErasureSearch(), task).search(task.data["test"])[0].sets == ((2,),)
-    explainer = search(ErasureSearch(allow_empty=True), task)
+    assert search(SubsetSearch(), task).search(task.data["test"])[0].sets == ((2,),)
+    explainer = search(SubsetSearch(allow_empty=True), task)
     assert explainer.search(task.data["test"])[0].sets == ((),)
     assert (explainer(task.data["test"]).scores == 0).all()
 
 
 def test_an_outcome_that_nothing_keeps_has_no_set() -> None:
     task = LookupTask(3, {frozenset([0, 1, 2]): 1.0, frozenset([0]): 1.0}, default=1.0)
-    explainer = search(ErasureSearch(), task)
+    explainer = search(SubsetSearch(), task)
     found = explainer.search(task.data["test"], torch.zeros(1))
     assert found[0].sets == ()
     assert (explainer(task.data["test"], 0).scores == 0).all()
@@ -142,10 +142,10 @@ def test_beyond_the_budget_a_beam_follows_the_most_promising_sets() -> None:
     table = {frozenset(c): -0.5 for n in (1, 2) for c in combinations(range(6), n) if 0 in c}
     table |= {frozenset(c): 1.0 for n in (3, 6) for c in combinations(range(6), n) if {0, 2, 4} <= set(c)}
     task = LookupTask(6, table)
-    (found,) = search(ErasureSearch(budget=7, beam=3), task).search(task.data["test"])
+    (found,) = search(SubsetSearch(budget=7, beam=3), task).search(task.data["test"])
     assert found.sets == ((0, 2, 4),)
     assert not found.complete
-    (whole,) = search(ErasureSearch(), task).search(task.data["test"])
+    (whole,) = search(SubsetSearch(), task).search(task.data["test"])
     assert whole.complete
     assert whole.sets == found.sets
     assert found.tried < whole.tried
@@ -161,7 +161,7 @@ def test_a_search_over_nothing_ends() -> None:
 
 
 def test_counts_below_one_are_refused() -> None:
-    with pytest.raises(RecipeError, match="at least 1"):
-        ErasureSearch(beam=0)
-    with pytest.raises(RecipeError, match="at least 1"):
-        Erasure(internal_batch_size=0)
+    with pytest.raises(ConfigError, match="at least 1"):
+        SubsetSearch(beam=0)
+    with pytest.raises(ConfigError, match="at least 1"):
+        LeaveOneOut(internal_batch_size=0)

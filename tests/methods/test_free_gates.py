@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from diffmask.errors import RecipeError
-from diffmask.methods.diffmask.lagrangian import Controller, Multiplier, RowMultipliers
-from diffmask.methods.diffmask.per_input import FreeGates, FreeGatesExplainer, PerInput, Reinforce, Run
+from diffmask.errors import ConfigError
+from diffmask.methods.diffmask.lagrangian import Multiplier, PIController, RowMultipliers
+from diffmask.methods.diffmask.per_input import FreeGates, FreeGatesExplainer, PerInputDiffMask, PerInputReinforce, Run
 from support.linear import LinearTask, batch_of
 from support.lookup import LookupTask
 
-METHODS = [PerInput(baseline="zero", steps=200), Reinforce(baseline="zero", steps=100)]
+METHODS = [PerInputDiffMask(baseline="zero", steps=200), PerInputReinforce(baseline="zero", steps=100)]
 by_label = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 
 
@@ -38,7 +38,7 @@ def test_a_text_that_needs_every_token_keeps_every_token(method: FreeGates) -> N
 
 def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> None:
     task = LookupTask(2, {frozenset([0, 1]): 2.0, frozenset([0]): 1.0, frozenset([1]): -1.0}, default=0.5)
-    method = Reinforce(baseline="zero", samples=500, memory=0.0)
+    method = PerInputReinforce(baseline="zero", samples=500, memory=0.0)
     explainer = method.fit(task)
     assert isinstance(explainer, FreeGatesExplainer)
     answer, states = task.trace(task.data["test"])
@@ -57,7 +57,7 @@ def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> Non
 
 
 def test_rows_have_the_multiplier_they_would_have_alone() -> None:
-    rule = Controller(0.1)
+    rule = PIController(0.1)
     alone = torch.tensor([2.0, 0.5])
     rows = RowMultipliers(rule, alone)
     single = [Multiplier(rule, 1 / value) for value in alone.tolist()]
@@ -70,12 +70,12 @@ def test_rows_have_the_multiplier_they_would_have_alone() -> None:
 
 def test_masks_beyond_the_margin_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     task = LinearTask([[3, 3], [3, 1]])
-    PerInput(baseline="zero", steps=1, start=-5.0).fit(task)(task.data["test"])
+    PerInputDiffMask(baseline="zero", steps=1, start=-5.0).fit(task)(task.data["test"])
     assert "change the answer by more than the margin" in caplog.text
 
 
 def test_choices_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(RecipeError, match="diffmask-per-input: margin must not be negative"):
-        PerInput(margin=-1.0)
-    with pytest.raises(RecipeError, match="samples are at least 1"):
-        Reinforce(samples=0)
+    with pytest.raises(ConfigError, match="diffmask-per-input: margin must not be negative"):
+        PerInputDiffMask(margin=-1.0)
+    with pytest.raises(ConfigError, match="samples are at least 1"):
+        PerInputReinforce(samples=0)

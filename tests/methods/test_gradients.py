@@ -5,15 +5,16 @@ from typing import Any, Literal
 import pytest
 import torch
 from captum.attr import InputXGradient as CaptumInputXGradient
-from captum.attr import IntegratedGradients, Saliency
+from captum.attr import IntegratedGradients as CaptumIntegratedGradients
+from captum.attr import Saliency
 from torch import Tensor
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, decision, explained
 from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError, SiteError, TaskError
-from diffmask.methods.gradients import Gradient, InputXGradient, IntegratedGradient, IntegratedGradientExplainer
+from diffmask.errors import ConfigError, SiteError, TaskError
+from diffmask.methods.gradients import Gradient, InputXGradient, IntegratedGradientExplainer, IntegratedGradients
 from support.linear import VALUES, VECTORS, WEIGHTS, LinearTask
 from support.transformer import TransformerTask
 
@@ -63,7 +64,7 @@ def test_the_one_hot_form_equals_a_dense_one_on_a_transformer(transformer: Trans
 def test_the_one_hot_form_is_refused_where_there_is_no_embedding(transformer: TransformerTask) -> None:
     with pytest.raises(TaskError, match=r"needs the output of an nn\.Embedding; site 'block 1' is the input of Block"):
         Gradient(one_hot=True, site="block 1").fit(transformer)
-    with pytest.raises(RecipeError, match="L2 norm only"):
+    with pytest.raises(ConfigError, match="L2 norm only"):
         Gradient(one_hot=True, norm="l1")
 
 
@@ -83,7 +84,7 @@ def test_integrated_gradient_of_a_linear_model_is_its_distance_from_the_baseline
 ) -> None:
     batch = linear.data["test"]
     worth = torch.tensor(WEIGHTS) @ torch.tensor(vector)
-    scores = IntegratedGradient(baseline=baseline, signed=True, n_steps=3).fit(linear)(batch, 1).scores
+    scores = IntegratedGradients(baseline=baseline, signed=True, n_steps=3).fit(linear)(batch, 1).scores
     torch.testing.assert_close(scores, (torch.tensor(VALUES)[batch.tokens] - worth) * batch.present)
 
 
@@ -92,7 +93,7 @@ def test_the_published_variant_shrinks_a_linear_model_by_the_mean_place_on_the_p
     linear: LinearTask, path: Literal["ends", "right", "middle"] | None, share: float
 ) -> None:
     batch = linear.data["test"]
-    method = IntegratedGradient(as_published=True, path=path, n_steps=50, signed=True)
+    method = IntegratedGradients(as_published=True, path=path, n_steps=50, signed=True)
     torch.testing.assert_close(method.fit(linear)(batch, 1).scores, share * torch.tensor(VALUES)[batch.tokens])
 
 
@@ -103,7 +104,7 @@ def test_integrated_gradient_is_complete_at_64_steps(
 ) -> None:
     if baseline == "zero" and site.startswith("block"):
         pytest.skip("a norm of states near zero has no slope worth integrating")
-    explainer = IntegratedGradient(site=site, baseline=baseline).fit(transformer)
+    explainer = IntegratedGradients(site=site, baseline=baseline).fit(transformer)
     assert isinstance(explainer, IntegratedGradientExplainer)
     explainer(transformer.data["test"])
     assert explainer.completeness_error < 0.01
@@ -111,7 +112,7 @@ def test_integrated_gradient_is_complete_at_64_steps(
 
 
 def test_scores_that_do_not_add_up_are_reported(transformer: TransformerTask, caplog: pytest.LogCaptureFixture) -> None:
-    explainer = IntegratedGradient(n_steps=1).fit(transformer)
+    explainer = IntegratedGradients(n_steps=1).fit(transformer)
     explainer(transformer.data["test"][:8])
     assert "raise n_steps" in explainer.diagnostics["embedding"]["problems"]["completeness"]
     assert "raise n_steps" in caplog.text
@@ -122,7 +123,7 @@ def test_the_sum_of_signed_scores_is_the_change_of_the_log_odds(transformer: Tra
     target = decision(transformer.predict(batch))
     state = baseline_state(transformer, "embedding", "mask")
     # Before they are set to zero, special tokens have scores as well: the path is that of the whole text.
-    scores = IntegratedGradient(signed=True, baseline="mask").fit(transformer).explain(batch, target).scores
+    scores = IntegratedGradients(signed=True, baseline="mask").fit(transformer).explain(batch, target).scores
     end = explained(transformer.predict(batch), target, "log-odds")
     begin = explained(transformer.predict(batch, {"embedding": lambda own: state.expand_as(own)}), target, "log-odds")
     torch.testing.assert_close(scores.sum(dim=1), end - begin, rtol=1e-3, atol=1e-3)
@@ -153,21 +154,21 @@ def test_integrated_gradient_agrees_with_captum(transformer: TransformerTask, ba
     f, state, rows = captum_view(transformer, batch, "embedding", "log-odds")
     start = torch.where(batch.present[..., None], baseline_state(transformer, "embedding", baseline), state)
     options: dict[str, Any] = {"n_steps": 100, "method": "riemann_middle", "additional_forward_args": (rows,)}
-    theirs = IntegratedGradients(f).attribute(state, baselines=start, **options).sum(dim=-1)
-    method = IntegratedGradient(n_steps=100, baseline=baseline, signed=True, internal_batch_size=64)
+    theirs = CaptumIntegratedGradients(f).attribute(state, baselines=start, **options).sum(dim=-1)
+    method = IntegratedGradients(n_steps=100, baseline=baseline, signed=True, internal_batch_size=64)
     ours = method.fit(transformer)(batch).scores
     torch.testing.assert_close(ours, theirs * batch.maskable, rtol=1e-4, atol=1e-4)
 
 
 def test_a_site_that_is_not_there_is_refused_with_the_nearest(transformer: TransformerTask) -> None:
-    for method in (Gradient(site="blok 0"), InputXGradient(site="blok 0"), IntegratedGradient(site="blok 0")):
+    for method in (Gradient(site="blok 0"), InputXGradient(site="blok 0"), IntegratedGradients(site="blok 0")):
         with pytest.raises(SiteError, match="nearest: 'block 0'"):
             method.fit(transformer)
 
 
 def test_steps_must_be_positive() -> None:
-    with pytest.raises(RecipeError, match="n_steps and internal_batch_size are at least 1"):
-        IntegratedGradient(n_steps=0)
+    with pytest.raises(ConfigError, match="n_steps and internal_batch_size are at least 1"):
+        IntegratedGradients(n_steps=0)
 
 
 def captum_view(task: Task, batch: Batch, site: str, quantity: Quantity) -> tuple[Any, Tensor, Tensor]:

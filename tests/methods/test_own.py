@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import diffmask
 from diffmask.core.batch import Batch
 from diffmask.core.config import parse
-from diffmask.errors import InputError, NumericsError, RecipeError
+from diffmask.errors import ConfigError, InputError, NumericsError
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.custom import method
 from diffmask.workspace.persistence import load_explainer, save_explainer
@@ -50,7 +50,7 @@ def test_another_function_of_the_same_name_is_another_recipe() -> None:
     first = method(worth, name="either").to_dict()
     second = method(lambda model, batch: batch.tokens, name="either")
     assert second.to_dict() != first
-    with pytest.raises(RecipeError, match="was written by code"):
+    with pytest.raises(ConfigError, match="was written by code"):
         parse("method", first, "kept")
 
 
@@ -76,5 +76,5 @@ def test_lists_and_whole_numbers_are_scores_too() -> None:
 
 
 def test_a_function_without_a_name_must_be_given_one() -> None:
-    with pytest.raises(RecipeError, match="cannot name a method; pass name="):
+    with pytest.raises(ConfigError, match="cannot name a method; pass name="):
         method(lambda model, batch: batch.tokens)

@@ -13,12 +13,12 @@ from diffmask.core.batch import Batch
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError, TaskError
+from diffmask.errors import ConfigError, TaskError
 from diffmask.metrics import erasure as erasing
 from diffmask.metrics.erasure import Clean, Eraser, counts
 from diffmask.metrics.faithfulness import Comprehensiveness, extreme
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 from support.linear import VALUES, LinearTask, batch_of
 from support.lookup import LookupTask
 
@@ -40,7 +40,7 @@ def falling(model: object, batch: Batch) -> torch.Tensor:
 
 
 def measured(task: Task, folder: Path, **choices: object) -> dict[tuple[str, float | None], Record]:
-    bench = Bench.over(Store(folder), task)
+    bench = Workspace.over(Store(folder), task)
     found = Comprehensiveness(**choices).run(left_to_right(), bench)  # type: ignore[arg-type]  # choices of any type
     return {(record.metric, record.at): record for record in found}
 
@@ -119,7 +119,7 @@ def test_a_share_is_rounded_up_to_whole_tokens() -> None:
 
 
 def test_what_cannot_be_erased_so_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="ratios are shares"):
+    with pytest.raises(ConfigError, match="ratios are shares"):
         Comprehensiveness(ratios=(5.0, 10.0))
     task = LinearTask([[1, 2]])
     task.attention_masked = False

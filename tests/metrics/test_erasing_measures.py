@@ -8,7 +8,7 @@ import torch
 from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor
 
-from diffmask.errors import RecipeError, TaskError
+from diffmask.errors import ConfigError, TaskError
 from diffmask.metrics.erasure import Eraser
 from diffmask.metrics.perturbation_curves import DecisionFlip, DeletionInsertion, flip_share
 from diffmask.metrics.robustness import Infidelity, changes, infidelity, random_sets
@@ -130,9 +130,9 @@ def test_infidelity_is_captums(scaled: bool) -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(RecipeError, match="samples is at least 2"):
+    with pytest.raises(ConfigError, match="samples is at least 2"):
         Infidelity(samples=1)
-    with pytest.raises(RecipeError, match="steps is at least 1"):
+    with pytest.raises(ConfigError, match="steps is at least 1"):
         DecisionFlip(steps=0)
     task = LookupTask(2, {})
     task.attention_masked = False

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from diffmask.core.distributions import decision
 from diffmask.core.explainer import Method
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.methods.attention import Attention
 from diffmask.methods.baselines import Random, Uniform
-from diffmask.methods.gradients import Gradient, IntegratedGradient, slope
+from diffmask.methods.gradients import Gradient, IntegratedGradients, slope
 from diffmask.methods.leave_one_out import ExactErasure
 from diffmask.metrics.ground_truth import MassOnEvidence
 from diffmask.metrics.robustness import MaxSensitivity, draw, max_sensitivity
 from diffmask.metrics.sanity_checks import RandomisedModel, Shuffled, StabilityOverSeeds, weight_owners
 from diffmask.tasks.toy import CountingTask
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 from support.benches import bench_of
 from support.transformer import TransformerTask
 
@@ -29,7 +29,7 @@ def task() -> TransformerTask:
 
 
 @pytest.fixture
-def bench(task: TransformerTask, tmp_path: Path) -> Bench:
+def bench(task: TransformerTask, tmp_path: Path) -> Workspace:
     return bench_of(task, tmp_path)
 
 
@@ -55,15 +55,15 @@ def test_sensitivity_is_captums(task: TransformerTask) -> None:
     assert (ours > 0).all()
 
 
-@pytest.mark.parametrize("method", [IntegratedGradient(n_steps=4), Attention()], ids=lambda method: method.name)
-def test_whatever_looks_at_the_model_feels_the_noise(method: Method, bench: Bench) -> None:
+@pytest.mark.parametrize("method", [IntegratedGradients(n_steps=4), Attention()], ids=lambda method: method.name)
+def test_whatever_looks_at_the_model_feels_the_noise(method: Method, bench: Workspace) -> None:
     (small,) = MaxSensitivity(rows=8, samples=2, radius=0.01).run(method, bench)
     (large,) = MaxSensitivity(rows=8, samples=2, radius=0.5).run(method, bench)
     assert 0 < small.value < large.value
     assert small.rows == 8
 
 
-def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(bench: Bench) -> None:
+def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(bench: Workspace) -> None:
     before = bench.task().predict(bench.task().data["test"])
     (record,) = MaxSensitivity(rows=8).run(Random(), bench)
     assert record.value == 0
@@ -91,7 +91,7 @@ def test_a_share_is_taken_from_the_head_down(task: TransformerTask) -> None:
     assert torch.equal(copy.model.get_parameter("embedding.weight"), task.model.get_parameter("embedding.weight"))
 
 
-def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(bench: Bench) -> None:
+def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(bench: Workspace) -> None:
     whole, part = RandomisedModel(shares=(0.1,)).run(Gradient(), bench)
     assert whole.at is None and part.at == 0.1
     assert abs(whole.value) < 0.5
@@ -99,7 +99,7 @@ def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(b
     assert blind.value == pytest.approx(1.0)
 
 
-def test_other_seeds_change_what_is_drawn_and_nothing_else(bench: Bench) -> None:
+def test_other_seeds_change_what_is_drawn_and_nothing_else(bench: Workspace) -> None:
     (random,) = StabilityOverSeeds(others=2).run(Random(), bench)
     (steady,) = StabilityOverSeeds().run(Gradient(), bench)
     (flat,) = StabilityOverSeeds().run(Uniform(), bench)
@@ -127,9 +127,9 @@ def test_the_mass_on_the_digits_that_count_is_their_share_of_the_scores(toy_task
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(RecipeError, match="shares are above 0"):
+    with pytest.raises(ConfigError, match="shares are above 0"):
         RandomisedModel(shares=(0.0,))
-    with pytest.raises(RecipeError, match="others is at least 1"):
+    with pytest.raises(ConfigError, match="others is at least 1"):
         StabilityOverSeeds(others=0)
-    with pytest.raises(RecipeError, match="rows and samples are at least 1"):
+    with pytest.raises(ConfigError, match="rows and samples are at least 1"):
         MaxSensitivity(rows=0)

@@ -11,8 +11,8 @@ from diffmask.core.training import generator
 from diffmask.errors import FitWarning, TaskError
 from diffmask.methods.amortised.amortised import Amortised
 from diffmask.methods.baselines import Random, Uniform
-from diffmask.methods.leave_one_out import Erasure
-from diffmask.metrics.base import Evaluation
+from diffmask.methods.leave_one_out import LeaveOneOut
+from diffmask.metrics.base import Metric
 from diffmask.metrics.sanity_checks import RandomisedModel, StabilityOverSeeds
 from diffmask.metrics.shortcuts import (
     Kind,
@@ -27,8 +27,8 @@ from diffmask.metrics.shortcuts import (
     roomy,
 )
 from diffmask.tasks.toy import CountingTask
-from diffmask.workspace.derived import ChangedBench
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.derived import ModifiedWorkspace
+from diffmask.workspace.workspace import Workspace
 from support.benches import bench_of
 from support.transformer import FIRST_WORD, TransformerTask, texts, with_spare_words
 
@@ -114,29 +114,29 @@ def task() -> TransformerTask:
 
 
 @pytest.fixture(scope="module")
-def bench(task: TransformerTask, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(task: TransformerTask, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return bench_of(task, tmp_path_factory.mktemp("store"))
 
 
 SINGLE = PlantedShortcut(steps=120, batch_size=32, learning_rate=5e-3)
 
 
-def test_the_copy_learns_and_the_model_is_left_alone(bench: Bench) -> None:
+def test_the_copy_learns_and_the_model_is_left_alone(bench: Workspace) -> None:
     before = bench.task().fingerprint()
-    copy = ChangedBench.of(bench, SINGLE.change).task()
+    copy = ModifiedWorkspace.of(bench, SINGLE.change).task()
     assert lesson(copy).against >= 0.95
     assert bench.task().fingerprint() == before != copy.fingerprint()
     assert "plain" not in bench.task().data
-    assert ChangedBench.of(bench, SINGLE.change).task() is copy
+    assert ModifiedWorkspace.of(bench, SINGLE.change).task() is copy
 
 
-def test_leaving_one_out_finds_the_token_and_chance_is_chance(bench: Bench) -> None:
-    found = {record.metric: record for record in SINGLE.run(Erasure(), bench)}
+def test_leaving_one_out_finds_the_token_and_chance_is_chance(bench: Workspace) -> None:
+    found = {record.metric: record for record in SINGLE.run(LeaveOneOut(), bench)}
     assert found["single_first"].value > 0.9
     assert found["single_rank"].value < 1.2
     assert found["single_precision"].per_row == found["single_first"].per_row
     flat = {record.metric: record for record in SINGLE.run(Uniform(), bench)}
-    copy = ChangedBench.of(bench, SINGLE.change).task()
+    copy = ModifiedWorkspace.of(bench, SINGLE.change).task()
     length = copy.data["test"].maskable.sum(dim=1)[lesson(copy).followed]
     assert flat["single_first"].per_row == pytest.approx((1 / length).tolist())
     assert flat["single_rank"].per_row == pytest.approx(((length + 1) / 2).tolist())
@@ -146,7 +146,7 @@ def test_leaving_one_out_finds_the_token_and_chance_is_chance(bench: Bench) -> N
 
 
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
-def test_what_was_learned_from_the_model_does_not_explain_the_copy(bench: Bench) -> None:
+def test_what_was_learned_from_the_model_does_not_explain_the_copy(bench: Workspace) -> None:
     student = Amortised(budget="600 texts", width=32, learning_rate=3e-3)
     bench.explained(student, "test")
     found = {record.metric: record for record in SINGLE.run(student, bench)}
@@ -154,22 +154,22 @@ def test_what_was_learned_from_the_model_does_not_explain_the_copy(bench: Bench)
 
 
 @pytest.mark.parametrize("beside", [SINGLE, RandomisedModel(), StabilityOverSeeds()])
-def test_every_bench_beside_has_fits_of_its_own(bench: Bench, beside: Evaluation) -> None:
-    later = Bench(bench.store, bench.recipe, bench.seed + 1)
-    names = [one.learned_digest(Amortised()) for one in (bench, later, *beside.beside(bench))]
+def test_every_bench_beside_has_fits_of_its_own(bench: Workspace, beside: Metric) -> None:
+    later = Workspace(bench.store, bench.recipe, bench.seed + 1)
+    names = [one.explainer_key(Amortised()) for one in (bench, later, *beside.beside(bench))]
     assert len(set(names)) == len(names)
 
 
-def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(bench: Bench) -> None:
+def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(bench: Workspace) -> None:
     lazy = PlantedShortcut(shortcut="pair", steps=1, learning_rate=1e-6)
     with pytest.warns(FitWarning, match="the planted copy cannot serve as truth: it decides by the shortcut in"):
         assert list(lazy.run(Uniform(), bench)) == []
 
 
-def test_the_copy_is_found_again_in_the_store(bench: Bench, task: TransformerTask) -> None:
+def test_the_copy_is_found_again_in_the_store(bench: Workspace, task: TransformerTask) -> None:
     again = bench_of(task, Path(bench.store.root))
-    copy = ChangedBench.of(again, SINGLE.change)
-    made = ChangedBench.of(bench, SINGLE.change).task()
+    copy = ModifiedWorkspace.of(again, SINGLE.change)
+    made = ModifiedWorkspace.of(bench, SINGLE.change).task()
     assert bench.store.has("task", copy.task_digest())
     assert copy.task().fingerprint() == made.fingerprint()
 

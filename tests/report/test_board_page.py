@@ -11,7 +11,7 @@ import html5lib
 import pytest
 
 from diffmask.report.benchmark_page import digest, render_board
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.formatting import amount, duration, shown
 from support.board import synthetic_board
 from support.hostile import CLOSING, SCRIPT, WORDS, hostile_board
@@ -20,12 +20,12 @@ SPACE = "{http://www.w3.org/1999/xhtml}"
 
 
 @pytest.fixture(scope="module")
-def board() -> Board:
+def board() -> BenchmarkResult:
     return synthetic_board(texts=4)
 
 
 @pytest.fixture(scope="module")
-def page(board: Board) -> str:
+def page(board: BenchmarkResult) -> str:
     return render_board(board)
 
 
@@ -43,7 +43,7 @@ def data_of(page: str) -> Any:
     return json.loads(block.text)
 
 
-def test_every_measured_number_is_on_the_page(board: Board, page: str) -> None:
+def test_every_measured_number_is_on_the_page(board: BenchmarkResult, page: str) -> None:
     text = text_of(page)
     estimates = chain.from_iterable(method.estimates.values() for method in board.methods)
     numbers = {shown(value) for found in estimates for value in (found.mean, found.low, found.high)}
@@ -55,7 +55,7 @@ def test_every_measured_number_is_on_the_page(board: Board, page: str) -> None:
     assert not {number for number in numbers if number not in text}
 
 
-def test_words_of_the_verdict_the_limits_and_the_measures_are_on_the_page(board: Board, page: str) -> None:
+def test_words_of_the_verdict_the_limits_and_the_measures_are_on_the_page(board: BenchmarkResult, page: str) -> None:
     text = text_of(page)
     said = [*board.verdict, *board.warnings, *(measure.says for measure in board.measures)]
     said += [measure.cannot_say for measure in board.measures] + [method.name for method in board.methods]
@@ -64,7 +64,7 @@ def test_words_of_the_verdict_the_limits_and_the_measures_are_on_the_page(board:
 
 
 def test_the_scores_of_the_script_are_those_of_the_board_to_a_thousandth_of_the_largest(
-    board: Board, page: str
+    board: BenchmarkResult, page: str
 ) -> None:
     data = data_of(page)
     assert data["methods"] == [method.name for method in board.methods]
@@ -90,7 +90,7 @@ def test_hostile_text_is_text_everywhere() -> None:
     assert data_of(page)["texts"][0]["words"] == list(WORDS)
 
 
-def test_half_a_surrogate_pair_does_not_stop_the_page(board: Board) -> None:
+def test_half_a_surrogate_pair_does_not_stop_the_page(board: BenchmarkResult) -> None:
     odd = replace(board.texts[0], words=["\ud83d", *board.texts[0].words[1:]])
     page = render_board(replace(board, title="\ud83d", texts=[odd]))
     assert page.encode("utf-8")
@@ -150,14 +150,14 @@ def test_problems_of_a_fit_are_shown_with_their_place(page: str) -> None:
 
 
 def test_an_empty_board_has_a_page() -> None:
-    empty = Board(title="nothing", verdict=["Too few rows."], warnings=[], measures=[], methods=[], comparisons=[],
+    empty = BenchmarkResult(title="nothing", verdict=["Too few rows."], warnings=[], measures=[], methods=[], comparisons=[],
                   curves=[], agreement={}, texts=[], manifest={})  # fmt: skip
     page = render_board(empty)
     assert "Too few rows." in text_of(page)
     assert "<script" not in page
 
 
-def test_numbers_that_are_none_are_said_in_words(board: Board) -> None:
+def test_numbers_that_are_none_are_said_in_words(board: BenchmarkResult) -> None:
     odd = replace(board.methods[0].estimates["flip"], mean=math.inf, low=math.nan)
     first = replace(board.methods[0], estimates={"flip": odd}, cost={"seconds": math.nan, "break_even": math.inf})
     text = replace(board.texts[0], scores={"random": [math.nan] * len(board.texts[0].words)}, by_layer={})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from diffmask.report.payload import payload
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from support.board import synthetic_board
 from support.hostile import BIDI, WORDS, hostile_board
 
@@ -31,7 +31,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def board() -> Board:
+def board() -> BenchmarkResult:
     return synthetic_board(texts=40)
 
 
@@ -58,7 +58,7 @@ class Visit:
 
 
 @pytest.fixture(scope="module")
-def file(board: Board, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def file(board: BenchmarkResult, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return board.to_html(tmp_path_factory.mktemp("page") / "report.html")
 
 
@@ -72,7 +72,7 @@ def visit(browser: Any, file: Path) -> Iterator[Visit]:
     visit.close()
 
 
-def test_the_first_texts_are_shown_by_every_method(visit: Visit, board: Board) -> None:
+def test_the_first_texts_are_shown_by_every_method(visit: Visit, board: BenchmarkResult) -> None:
     assert visit.page.locator(".text").count() == 10
     first = visit.page.locator(".text").first
     assert first.locator(".who > bdi").all_text_contents() == [method.name for method in board.methods]
@@ -98,7 +98,7 @@ def test_the_slider_changes_the_colours_of_diffmask_in_every_text_and_of_nothing
     assert page.locator(".view output").first.text_content() == "block1"
 
 
-def test_the_values_of_a_layer_are_those_of_the_board(visit: Visit, board: Board) -> None:
+def test_the_values_of_a_layer_are_those_of_the_board(visit: Visit, board: BenchmarkResult) -> None:
     page = visit.page
     page.locator(".view input[type=range]").first.focus()
     page.keyboard.press("End")
@@ -110,7 +110,7 @@ def test_the_values_of_a_layer_are_those_of_the_board(visit: Visit, board: Board
     assert [float(value.replace("−", "-")) for value in shown] == pytest.approx(wanted, abs=0.0056 * scale)
 
 
-def test_the_filters_filter(visit: Visit, board: Board) -> None:
+def test_the_filters_filter(visit: Visit, board: BenchmarkResult) -> None:
     page, count = visit.page, visit.page.locator("#count")
     page.select_option("#class", "positive")
     positive = [text for text in board.texts if text.prediction == "positive"]
@@ -129,7 +129,7 @@ def test_the_filters_filter(visit: Visit, board: Board) -> None:
     assert page.locator(".text").count() == 0
 
 
-def test_texts_on_which_methods_disagree_are_found_and_put_first(visit: Visit, board: Board) -> None:
+def test_texts_on_which_methods_disagree_are_found_and_put_first(visit: Visit, board: BenchmarkResult) -> None:
     page = visit.page
     apart = [text["apart"] for text in json.loads(payload(board).json)["texts"]]
     page.select_option("#order", "apart")
@@ -149,7 +149,7 @@ def test_more_texts_come_and_methods_can_be_hidden(visit: Visit) -> None:
     assert page.locator('.view[data-method="1"]').count() == 20
 
 
-def test_the_keyboard_reaches_every_words_value(visit: Visit, board: Board) -> None:
+def test_the_keyboard_reaches_every_words_value(visit: Visit, board: BenchmarkResult) -> None:
     page = visit.page
     page.locator('.view[data-text="0"][data-method="2"] .word').first.focus()
     page.keyboard.press("ArrowRight")
@@ -172,7 +172,7 @@ def test_pointing_at_a_word_shows_its_value(visit: Visit) -> None:
     assert word.get_attribute("data-value") in visit.page.locator("#tip").text_content()
 
 
-def test_numbers_and_tables_are_there_for_those_who_do_not_see_colours(visit: Visit, board: Board) -> None:
+def test_numbers_and_tables_are_there_for_those_who_do_not_see_colours(visit: Visit, board: BenchmarkResult) -> None:
     page = visit.page
     page.check("#numbers")
     assert page.locator(".word").first.evaluate("word => getComputedStyle(word, '::after').content") != "none"
@@ -233,7 +233,9 @@ def test_nothing_hostile_runs_and_all_of_it_is_shown(browser: Any, tmp_path: Pat
     visit.close()
 
 
-def test_marks_of_direction_do_not_reach_beyond_their_word(browser: Any, board: Board, tmp_path: Path) -> None:
+def test_marks_of_direction_do_not_reach_beyond_their_word(
+    browser: Any, board: BenchmarkResult, tmp_path: Path
+) -> None:
     words = ["left", BIDI, "middle", "right"]
     text = replace(
         board.texts[0], words=words, gaps=["", " ", " \u202e", " ", ""], scores={"gradient": [1.0, 2.0, 3.0, 4.0]},

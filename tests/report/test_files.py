@@ -15,13 +15,13 @@ from diffmask.report.benchmark_page import write_benchmark_report
 from diffmask.report.figures import write_figures
 from diffmask.report.payload import disagreement
 from diffmask.report.tables import csv_tables, latex, latex_table
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from support.board import synthetic_board
 from support.hostile import WORDS, hostile_board
 
 
 @pytest.fixture(scope="module")
-def board() -> Board:
+def board() -> BenchmarkResult:
     return synthetic_board(texts=3, methods=4)
 
 
@@ -30,7 +30,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
 
 
 def test_the_verb_writes_the_page_the_tables_and_prints(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: BenchmarkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -38,14 +38,14 @@ def test_the_verb_writes_the_page_the_tables_and_prints(
     board.save(tmp_path)
     ran = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
-    assert "integrated-gradient" in ran.output and str(tmp_path / "report.html") in ran.output
+    assert "integrated-gradients" in ran.output and str(tmp_path / "report.html") in ran.output
     assert {file.name for file in (tmp_path / "tables").iterdir()} == {*csv_tables(board), "measures.tex"}
     assert not opened
     CliRunner().invoke(app, ["report", str(tmp_path), "--open"])
     assert opened == [(tmp_path / "report.html").resolve().as_uri()]
 
 
-def test_figures_are_drawn_in_both_forms(board: Board, tmp_path: Path) -> None:
+def test_figures_are_drawn_in_both_forms(board: BenchmarkResult, tmp_path: Path) -> None:
     files = write_figures(board, tmp_path)
     # Two curves, four measures against cost, two kinds of agreement.
     assert len(files) == 2 * (2 + 4 + 2)
@@ -55,7 +55,7 @@ def test_figures_are_drawn_in_both_forms(board: Board, tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_there_are_no_figures_and_no_error(
-    board: Board, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: BenchmarkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diffmask.report.benchmark_page.find_spec", lambda _: None)
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
@@ -64,7 +64,7 @@ def test_without_matplotlib_there_are_no_figures_and_no_error(
     assert not (tmp_path / "figures").exists()
 
 
-def test_the_tables_hold_the_boards_numbers(board: Board) -> None:
+def test_the_tables_hold_the_boards_numbers(board: BenchmarkResult) -> None:
     tables = csv_tables(board)
     measured = {(row["method"], row["measure"]): row for row in rows_of(tables["measures.csv"])}
     for method in board.methods:
@@ -93,7 +93,7 @@ def test_a_hostile_board_has_every_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert rows_of((tmp_path / "tables" / "scores.csv").read_text(encoding="utf-8"))
 
 
-def test_the_latex_table_has_a_row_a_method_and_is_escaped(board: Board) -> None:
+def test_the_latex_table_has_a_row_a_method_and_is_escaped(board: BenchmarkResult) -> None:
     table = latex_table(board)
     body = table.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert len(body) == len(board.methods)

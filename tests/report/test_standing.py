@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from diffmask.report.leaderboard import standings
-from diffmask.results.benchmark_result import Board, Comparison
+from diffmask.results.benchmark_result import BenchmarkResult, Comparison
 from support.board import synthetic_board
 
 
@@ -15,7 +15,7 @@ def pair(first: str, second: str, winner: str | None) -> Comparison:
     )
 
 
-def board_with(*comparisons: Comparison) -> Board:
+def board_with(*comparisons: Comparison) -> BenchmarkResult:
     """Random, attention and gradient on `flip`, where lower is better; gradient has the best mean."""
     board = synthetic_board(texts=1, methods=3)
     flip = next(measure for measure in board.measures if measure.name == "flip")

@@ -11,12 +11,12 @@ from torch import Tensor
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.store import Store
-from diffmask.core.task import Task, TaskRecipe
-from diffmask.workspace.workspace import Bench
+from diffmask.core.task import Task, TaskConfig
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made(TaskRecipe):
+class Made(TaskConfig):
     """A task that is there already."""
 
     name: ClassVar[str] = "made"
@@ -56,6 +56,6 @@ class WrittenExplainer(Explainer):
         return Attribution(written.expand(batch.tokens.shape).clone())
 
 
-def bench_of(task: Task, folder: Path, seed: int = 0) -> Bench:
+def bench_of(task: Task, folder: Path, seed: int = 0) -> Workspace:
     """A bench over that very task."""
-    return Bench(Store(folder), Made(task=task), seed)
+    return Workspace(Store(folder), Made(task=task), seed)

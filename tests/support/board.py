@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from random import Random
 
-from diffmask.results.benchmark_result import Board, BoardText, Comparison, Curve, Estimate, Measure, MethodResult
+from diffmask.results.benchmark_result import (
+    BenchmarkResult,
+    BoardText,
+    Comparison,
+    Curve,
+    Estimate,
+    MethodResult,
+    MetricInfo,
+)
 from diffmask.results.intervals import interval
 
 OPINIONS = {
@@ -24,13 +32,13 @@ FRAMES = (
     "There is a {0} story in here somewhere , told with a {1} eye for small rooms and large regrets .",
 )
 NOISE = {
-    "random": 9.0, "attention": 1.6, "gradient": 1.1, "integrated-gradient": 0.35, "leave-one-out": 0.3,
+    "random": 9.0, "attention": 1.6, "gradient": 1.1, "integrated-gradients": 0.35, "leave-one-out": 0.3,
     "captum:Lime": 0.5, "diffmask": 0.3, "input-x-gradient": 0.8,
 }  # fmt: skip
 """How far each method's scores stray from the words' true weights: the true order of the methods."""
 COST = {
     "random": (0.0, 0.0, 0.0001, 0.0), "attention": (1.0, 0.0, 0.011, 0.0), "gradient": (1.0, 1.0, 0.031, 0.0),
-    "integrated-gradient": (50.0, 50.0, 1.21, 0.0), "leave-one-out": (19.0, 0.0, 0.16, 0.0),
+    "integrated-gradients": (50.0, 50.0, 1.21, 0.0), "leave-one-out": (19.0, 0.0, 0.16, 0.0),
     "captum:Lime": (50.0, 0.0, 0.43, 0.0), "diffmask": (1.0, 0.0, 0.014, 95.2),
     "input-x-gradient": (1.0, 1.0, 0.032, 0.0),
 }  # fmt: skip
@@ -40,16 +48,16 @@ ROWS = 200
 """Rows that were measured; a board may show fewer of them."""
 RATIOS = (0.05, 0.1, 0.2, 0.5)
 MEASURES = (
-    Measure(name="comprehensiveness", title="Comprehensiveness", better="higher",
+    MetricInfo(name="comprehensiveness", title="Comprehensiveness", better="higher",
             says="Erasing the words a method ranks first changes the answer much.",
             cannot_say="That the erased text is one the model has learned to read."),
-    Measure(name="sufficiency", title="Sufficiency", better="lower",
+    MetricInfo(name="sufficiency", title="Sufficiency", better="lower",
             says="The words a method ranks first give the answer by themselves.",
             cannot_say="That no other words would give it too."),
-    Measure(name="flip", title="Words to flip", better="lower",
+    MetricInfo(name="flip", title="Words to flip", better="lower",
             says="Few words must be erased before the decision changes.",
             cannot_say="Which of several shortest ways the model took."),
-    Measure(name="shortcut", title="Planted shortcut", better="higher",
+    MetricInfo(name="shortcut", title="Planted shortcut", better="higher",
             says="A token planted in the data and learned by a copy of the model is ranked first.",
             cannot_say="How the method fares on evidence that is spread over words."),
 )  # fmt: skip
@@ -63,18 +71,20 @@ FIT = {
 }  # fmt: skip
 
 
-def synthetic_board(texts: int = 200, methods: int = 7, layers: int = 7, repeat: int = 1, seed: int = 0) -> Board:
+def synthetic_board(
+    texts: int = 200, methods: int = 7, layers: int = 7, repeat: int = 1, seed: int = 0
+) -> BenchmarkResult:
     """`repeat` joins so many sentences to one text."""
     random = Random(seed)
     names = list(NOISE)[:methods]
     per_row = {name: {measure.name: _values(name, measure, seed) for measure in MEASURES} for name in names}
     per_row["random"].pop("shortcut")
-    return Board(
+    return BenchmarkResult(
         title="Which explanation of minilm on rotten-tomatoes can be believed?",
         verdict=(
-            "On 200 held-out reviews integrated-gradient, leave-one-out and diffmask beat random on every measure, and "
+            "On 200 held-out reviews integrated-gradients, leave-one-out and diffmask beat random on every measure, and "
             "erasure cannot tell them apart; diffmask alone is best at finding planted shortcuts, and explains a text "
-            "86 times faster than integrated-gradient.",
+            "86 times faster than integrated-gradients.",
             "attention does not beat random on sufficiency. These measures erase words with [MASK], which the model "
             "has seen in pre-training only; they say what the model reacts to, not what would convince a person.",
         ),
@@ -123,7 +133,7 @@ def _gates(random: Random, weight: float, layers: int) -> list[float]:
     return [1 / (1 + math.exp(3 * (layer - lasts))) for layer in range(layers)]
 
 
-def _values(name: str, measure: Measure, seed: int) -> list[float]:
+def _values(name: str, measure: MetricInfo, seed: int) -> list[float]:
     quality = 1 / (1 + PARTICULAR.get((name, measure.name), NOISE[name]))
     shared, own = Random(f"{measure.name}{seed}"), Random(f"{measure.name}{name}{seed}")
     best, worst = {"higher": (0.6, 0.05), "lower": (0.02, 0.25)}[measure.better]
@@ -142,7 +152,7 @@ def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
     }
     return MethodResult(
         name=name,
-        recipe={"name": name, "steps": 50} if name == "integrated-gradient" else {"name": name},
+        recipe={"name": name, "steps": 50} if name == "integrated-gradients" else {"name": name},
         estimates={measure: _estimate(values) for measure, values in per_row.items()},
         cost={**cost, "break_even": 80.0} if fit else cost,
         diagnostics=FIT if fit else {},
@@ -169,7 +179,7 @@ def _comparisons(per_row: Mapping[str, Mapping[str, Sequence[float]]]) -> list[C
 
 
 def _comparison(
-    measure: Measure, first: str, second: str, ours: Sequence[float], theirs: Sequence[float], pairs: int
+    measure: MetricInfo, first: str, second: str, ours: Sequence[float], theirs: Sequence[float], pairs: int
 ) -> Comparison:
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, (low, high) = statistics.fmean(differences), interval(differences)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diffmask.results.benchmark_result import Board, BoardText
+from diffmask.results.benchmark_result import BenchmarkResult, BoardText
 from support.board import synthetic_board
 
 SCRIPT = "<script>window.hacked = true; alert('hacked')</script>"
@@ -13,7 +13,7 @@ LONG = "a" * 10_000
 WORDS = (SCRIPT, IMAGE, CLOSING, BIDI, LONG, "&lt;b&gt;", "{{ 7 * 7 }}", "\u2028", "$&", "end")
 
 
-def hostile_board() -> Board:
+def hostile_board() -> BenchmarkResult:
     """Hostile in its title, verdict, warnings, names, classes, words and manifest."""
     board = synthetic_board(texts=2)
     names = {

@@ -105,7 +105,7 @@ def grid(file: Path, seeds: int) -> Path:
         "tasks": [{"name": "toy", "rows": 1000, "epochs": 2}],
         "methods": [
             {"name": "diffmask", "mask": "states", "steps": 20, "batch_size": 64},
-            {"name": "integrated-gradient", "site": "hidden", "n_steps": 20},
+            {"name": "integrated-gradients", "site": "hidden", "n_steps": 20},
         ],
         "evaluations": ["divergence-to-truth", "fidelity"],
     }

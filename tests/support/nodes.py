@@ -11,7 +11,7 @@ from diffmask.core.store import Artefact, Store
 from diffmask.experiments.experiment import Address, Node
 from diffmask.results.records import Record
 from diffmask.tasks.toy import ToyTask
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class Meets(Number):
             time.sleep(0.01)
 
 
-def bench_in(folder: Path) -> Bench:
+def bench_in(folder: Path) -> Workspace:
     """A bench over the folder's store, of a task that nobody trains."""
     store = Store(folder / "store")
     store.root.mkdir(parents=True, exist_ok=True)
-    return Bench(store, ToyTask(rows=100, epochs=1), 0)
+    return Workspace(store, ToyTask(rows=100, epochs=1), 0)
 
 
 def made(folder: Path) -> list[int]:

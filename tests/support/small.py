@@ -9,7 +9,7 @@ SMALL: dict[str, Any] = {
     "methods": [
         {"name": "diffmask", "mask": "states", "steps": 3, "batch_size": 32},
         "exact-erasure",
-        {"name": "integrated-gradient", "site": "hidden", "n_steps": 4},
+        {"name": "integrated-gradients", "site": "hidden", "n_steps": 4},
         "random",
     ],
     "evaluations": ["divergence-to-truth", "fidelity"],

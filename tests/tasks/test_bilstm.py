@@ -17,11 +17,11 @@ from diffmask.core.distributions import explained
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.datasets import babi as babi_world
-from diffmask.datasets.tokenizers import MASK, Vocabulary, Worded
+from diffmask.datasets.tokenizers import MASK, TokenizedExample, Vocabulary
 from diffmask.methods.attention import Attention
 from diffmask.methods.gradients import Gradient, slope
 from diffmask.tasks.bilstm.config import BiLSTM
-from diffmask.tasks.bilstm.lstm import both_ways
+from diffmask.tasks.bilstm.lstm import bidirectional_states
 from diffmask.tasks.bilstm.model import PairBiLSTM, Reader, SingleBiLSTM
 from diffmask.tasks.bilstm.task import WordClassification, auroc, encode, macro_f1
 from diffmask.tasks.bilstm.training import batches_of_any_length, batches_of_one_length, loader_draws
@@ -45,7 +45,7 @@ def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
         getattr(whole, f"{name}_reverse").data = value.data
     lengths = torch.tensor([3, 6, 1, 4])
     embedded, present = torch.randn(4, 6, 5), torch.arange(6) < lengths[:, None]
-    states = both_ways(reader.onward, reader.back, embedded, lengths)
+    states = bidirectional_states(reader.onward, reader.back, embedded, lengths)
     packed, (last, _) = whole(pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False))
     expected, _ = pad_packed_sequence(packed, batch_first=True)
     torch.testing.assert_close(states[present], expected[present])
@@ -98,7 +98,7 @@ def test_a_retrained_model_begins_with_the_published_second_weights() -> None:
 
 
 def test_a_seed_sees_the_published_batches() -> None:
-    rows = encode([Worded((f"w{place}",), (), 0) for place in range(130)], Vocabulary(("",) * 5))
+    rows = encode([TokenizedExample((f"w{place}",), (), 0) for place in range(130)], Vocabulary(("",) * 5))
     rows = replace(rows, target=torch.arange(130))
     torch.manual_seed(3)
     published_modules()
@@ -233,8 +233,8 @@ def some_stories() -> Batch:
 
 
 def test_unknown_words_may_be_masked_and_have_one_number() -> None:
-    texts = [Worded(("a", "b"), None, 0), Worded(("a", "c"), None, 1)]
-    batch = encode([Worded(("z", "a"), None, 1)], Vocabulary.of(texts, least=2))
+    texts = [TokenizedExample(("a", "b"), None, 0), TokenizedExample(("a", "c"), None, 1)]
+    batch = encode([TokenizedExample(("z", "a"), None, 1)], Vocabulary.of(texts, least=2))
     assert batch.tokens.tolist() == [[1, 4, 5, 2]]
     assert batch.maskable.tolist() == [[False, True, True, False]]
 

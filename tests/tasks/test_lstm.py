@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from diffmask.tasks.bilstm import lstm
-from diffmask.tasks.bilstm.lstm import both_ways
+from diffmask.tasks.bilstm.lstm import bidirectional_states
 
 pytest.importorskip("numba", reason="the kernel is compiled by numba")
 from diffmask.tasks.bilstm import lstm_kernel
@@ -37,10 +37,10 @@ def slope(states: Tensor, of: Tensor) -> Tensor:
 def test_states_and_slopes_are_those_of_torch(
     ways: tuple[nn.LSTM, nn.LSTM], embedded: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = both_ways(*ways, embedded, LENGTH)
+    ours = bidirectional_states(*ways, embedded, LENGTH)
     found = slope(ours, embedded)
     monkeypatch.setattr(lstm, "compiles", lambda: False)
-    theirs = both_ways(*ways, embedded, LENGTH)
+    theirs = bidirectional_states(*ways, embedded, LENGTH)
     torch.testing.assert_close(ours[PRESENT], theirs[PRESENT], rtol=1e-5, atol=2e-6)
     torch.testing.assert_close(found, slope(theirs, embedded), rtol=1e-4, atol=2e-5)
     assert (found[~PRESENT] == 0).all()
@@ -48,19 +48,19 @@ def test_states_and_slopes_are_those_of_torch(
 
 def test_an_lstm_that_learns_is_read_by_torch(ways: tuple[nn.LSTM, nn.LSTM], embedded: Tensor) -> None:
     onward, back = (way.requires_grad_(True) for way in ways)
-    both_ways(onward, back, embedded, LENGTH)[PRESENT].sum().backward()
+    bidirectional_states(onward, back, embedded, LENGTH)[PRESENT].sum().backward()
     assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in (*onward.parameters(),))
 
 
 def test_a_width_that_is_no_multiple_of_four_is_read_by_torch(embedded: Tensor) -> None:
     ways = [nn.LSTM(6, 5, batch_first=True).requires_grad_(False) for _ in range(2)]
-    assert both_ways(ways[0], ways[1], embedded, LENGTH).shape == (4, 7, 10)
+    assert bidirectional_states(ways[0], ways[1], embedded, LENGTH).shape == (4, 7, 10)
 
 
 def test_what_is_not_a_number_stays_none(ways: tuple[nn.LSTM, nn.LSTM], embedded: Tensor) -> None:
     broken = embedded.detach().clone()
     broken[1, 2] = torch.nan
-    states = both_ways(*ways, broken, LENGTH)
+    states = bidirectional_states(*ways, broken, LENGTH)
     width = ways[0].hidden_size
     assert states[1, 2:, :width].isnan().all() and states[1, :3, width:].isnan().all()
     assert states[0].isfinite().all() and states[1, :2, :width].isfinite().all()

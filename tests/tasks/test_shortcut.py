@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffmask.core.distributions import logits
-from diffmask.core.hooks import recording
+from diffmask.core.hooks import record_calls
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import FAMILIES, Family, tiny_model, word_pieces
 
@@ -30,7 +30,7 @@ def test_blocks_below_the_site_compute_nothing(family: Family) -> None:
     inner = [path for path, module in task.model.named_modules() if path and not list(module.children())]
     below = task.shortcut.below.get("output", ())
     assert bool(below) == (family.kind not in ALL_PAID)
-    with recording(task.model, inner) as calls:
+    with record_calls(task.model, inner) as calls:
         task.resume(batch, states, {"output": lambda state: state})
     assert not [call for call in calls if call.module.startswith(tuple(f"{path}." for path in below))]
 

@@ -18,12 +18,12 @@ from diffmask.benchmarking.result_builder import assemble
 from diffmask.benchmarking.work import work
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
-from diffmask.core.task import Task, TaskRecipe
+from diffmask.core.task import Task, TaskConfig
 from diffmask.experiments.run import versions
-from diffmask.metrics.base import Evaluation
-from diffmask.results.benchmark_result import Board
+from diffmask.metrics.base import Metric
+from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.records import write_jsonl
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 PART_ROWS = 32
 
@@ -34,9 +34,9 @@ def tell(text: str) -> None:
 
 
 def benchmark(
-    task: Task | TaskRecipe,
+    task: Task | TaskConfig,
     methods: Sequence[Named | Method] | None = None,
-    evaluations: Sequence[Named | Evaluation] | None = None,
+    evaluations: Sequence[Named | Metric] | None = None,
     *,
     texts: int = 200,
     seeds: Sequence[int] = (0,),
@@ -44,7 +44,7 @@ def benchmark(
     split: str = "test",
     budget: int | float | None = None,
     say: Callable[[str], None] = tell,
-) -> Board:
+) -> BenchmarkResult:
     """Methods compared on one model and some of its held-out texts, with a verdict.
 
     With `out` everything is kept there: run it again after a kill and it goes on. `say` is given the forecast.
@@ -58,11 +58,11 @@ def benchmark(
     return board
 
 
-def run_plan(plan: Plan, task: Task | TaskRecipe, store: Store, say: Callable[[str], None]) -> Board:
+def run_plan(plan: Plan, task: Task | TaskConfig, store: Store, say: Callable[[str], None]) -> BenchmarkResult:
     """The board of a plan; what the store holds is not done again."""
     held_out = plan.held_out(_live(task, store, plan.seeds[0]))
     plan, too_dear = within_budget(plan, held_out)
-    benches = [Bench.over(store, held_out, seed, PART_ROWS) for seed in plan.seeds]
+    benches = [Workspace.over(store, held_out, seed, PART_ROWS) for seed in plan.seeds]
     expected = forecast(plan, benches)
     say(str(expected))
     start = time.perf_counter()
@@ -76,14 +76,14 @@ def run_plan(plan: Plan, task: Task | TaskRecipe, store: Store, say: Callable[[s
     return replace(board, warnings=[*board.warnings, *too_dear], manifest=spent)
 
 
-def _live(task: Task | TaskRecipe, store: Store, seed: int) -> Task:
+def _live(task: Task | TaskConfig, store: Store, seed: int) -> Task:
     """The task itself; what a recipe trains is kept, what it only loads is not."""
     if isinstance(task, Task):
         return task
-    return task.load(seed) if type(task).train is TaskRecipe.train else Bench(store, task, seed).task()
+    return task.load(seed) if type(task).train is TaskConfig.train else Workspace(store, task, seed).task()
 
 
-def manifest(plan: Plan, bench: Bench) -> dict[str, Any]:
+def manifest(plan: Plan, bench: Workspace) -> dict[str, Any]:
     """Everything needed to do it again."""
     return {
         "methods": [method.to_dict() for method in plan.methods],

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from diffmask.core.config import choices_of, parse
+from diffmask.core.config import parse, parse_overrides
 from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
-from diffmask.errors import InputError, RecipeError, nearest
-from diffmask.metrics.base import Evaluation
+from diffmask.errors import ConfigError, InputError, nearest
+from diffmask.metrics.base import Metric
 from diffmask.results.verdict import BASELINE
 
 Nodes = list[dict[str, Any]]
@@ -32,19 +32,19 @@ def sorted_choices(
     names = [[name.strip() for name in listed if name.strip()] for listed in (methods, evaluations)]
     nodes = [{name: {"name": name} for name in listed} for listed in names]
     of_the_task = {}
-    for key, value in choices_of(texts).items():
+    for key, value in parse_overrides(texts).items():
         name, dot, option = key.rpartition(".")
         if not dot:
             of_the_task[key] = value
             continue
         owners = [found[name] for found in nodes if name in found]
         if not owners:
-            raise RecipeError(f"'{key}': '{name}' is not compared here; {nearest(name, [*names[0], *names[1]])}")
+            raise ConfigError(f"'{key}': '{name}' is not compared here; {nearest(name, [*names[0], *names[1]])}")
         owners[0][option] = value
     return of_the_task, list(nodes[0].values()), list(nodes[1].values())
 
 
-METHODS = ("random", "gradient", "input-x-gradient", "integrated-gradient", "erasure")
+METHODS = ("random", "gradient", "input-x-gradient", "integrated-gradients", "leave-one-out")
 EVALUATIONS = ("comprehensiveness",)
 
 Named = str | Mapping[str, Any]
@@ -56,7 +56,7 @@ class Plan:
     """The choices of a benchmark."""
 
     methods: tuple[Method, ...]
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[Metric, ...]
     texts: int = 200
     """Held-out texts that are explained; all where there are fewer."""
     seeds: tuple[int, ...] = (0,)
@@ -68,13 +68,13 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.texts < 1 or not self.seeds:
-            raise RecipeError("benchmark: texts is at least 1, and there is at least one seed")
+            raise ConfigError("benchmark: texts is at least 1, and there is at least one seed")
         if self.budget is not None and self.budget <= 0:
-            raise RecipeError(f"benchmark: budget is a number of rows above 0; found {self.budget}")
+            raise ConfigError(f"benchmark: budget is a number of rows above 0; found {self.budget}")
 
     @staticmethod
     def of(
-        methods: Sequence[Named | Method] | None, evaluations: Sequence[Named | Evaluation] | None, **choices: Any
+        methods: Sequence[Named | Method] | None, evaluations: Sequence[Named | Metric] | None, **choices: Any
     ) -> "Plan":
         """A plan from names; a random order is always part of it."""
         listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
@@ -82,7 +82,7 @@ class Plan:
             listed.insert(0, _recipe("method", BASELINE))
         measured = [_recipe("evaluation", one) for one in (EVALUATIONS if evaluations is None else evaluations)]
         if not measured:
-            raise RecipeError("benchmark: 'evaluations' is a list of at least one evaluation")
+            raise ConfigError("benchmark: 'evaluations' is a list of at least one evaluation")
         return Plan(methods=tuple(dict.fromkeys(listed)), evaluations=tuple(dict.fromkeys(measured)), **choices)
 
     def held_out(self, task: Task) -> Task:
@@ -107,4 +107,4 @@ def short_names(recipes: Sequence[Method]) -> list[str]:
 
 
 def _recipe(kind: str, one: Any) -> Any:
-    return one if isinstance(one, Method | Evaluation) else parse(kind, one, "benchmark")
+    return one if isinstance(one, Method | Metric) else parse(kind, one, "benchmark")

@@ -29,12 +29,12 @@ from diffmask.core.task import Task
 from diffmask.core.training import track
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
-from diffmask.metrics.base import Evaluation
+from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import clean
 from diffmask.results.verdict import BASELINE, listed, seconds
 from diffmask.workspace.node import Part
 from diffmask.workspace.sharding import part_digest
-from diffmask.workspace.workspace import Bench, Explained
+from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 KNOBS = ("n_steps", "n_samples", "samples", "most_steps", "steps")
 """Options that say how much a method spends, in the order in which they are looked for."""
@@ -59,7 +59,7 @@ def within_budget(plan: Plan, task: Task) -> tuple[Plan, list[str]]:
     return replace(plan, methods=tuple(kept)), said
 
 
-def affordable(method: Method, bench: Bench, plan: Plan) -> Method | None:
+def affordable(method: Method, bench: Workspace, plan: Plan) -> Method | None:
     """The method with its knob where the budget is spent; as it is where it has none; None if it costs more."""
     budget = plan.budget or 0.0
     try:
@@ -82,9 +82,9 @@ def knobs(method: Method) -> Iterator[str]:
     return (name for name in KNOBS if isinstance(choices.get(name), int))
 
 
-def calls(method: Method, bench: Bench, plan: Plan) -> float:
+def calls(method: Method, bench: Workspace, plan: Plan) -> float:
     """Rows through the model for a text, the fit shared by all texts of the plan."""
-    return Calls.of(bench.explained(method, plan.split)).a_text(plan.texts)
+    return ModelCalls.of(bench.explained(method, plan.split)).a_text(plan.texts)
 
 
 FEW = 8
@@ -98,7 +98,7 @@ HELD_OUT = 32
 
 
 @contextmanager
-def rehearsal(task: Task, split: str, seed: int) -> Iterator[Bench]:
+def rehearsal(task: Task, split: str, seed: int) -> Iterator[Workspace]:
     """A bench over a few texts of all lengths, with a store that is thrown away; the model has run once.
 
     What short fits have to say of themselves is nobody's concern.
@@ -107,7 +107,7 @@ def rehearsal(task: Task, split: str, seed: int) -> Iterator[Bench]:
     if split != "valid" and "valid" in small.data:
         small = small.narrowed("valid", torch.arange(min(HELD_OUT, len(small.data["valid"]))))
     with TemporaryDirectory() as folder, _unheard():
-        bench = Bench.over(Store(Path(folder)), small, seed)
+        bench = Workspace.over(Store(Path(folder)), small, seed)
         clean(bench, split, "predicted")
         yield bench
 
@@ -148,7 +148,7 @@ def shortened(method: Method) -> Method:
     return method.with_effort(STEPS[0]) if learns(method) and (method.effort or 0) > STEPS[1] else method
 
 
-def fit_seconds(method: Method, bench: Bench) -> float:
+def fit_seconds(method: Method, bench: Workspace) -> float:
     """What a fit will take: told from two short ones, or measured where it has no steps."""
     first = timed(lambda: bench.explainer(shortened(method)))
     if method.effort is None or shortened(method) == method:
@@ -182,7 +182,7 @@ def timed(work: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Calls:
+class ModelCalls:
     """Rows through the model, forward and backward, a text."""
 
     explaining: float
@@ -190,10 +190,10 @@ class Calls:
     """In all; not a text."""
 
     @staticmethod
-    def of(explained: Explained) -> "Calls":
+    def of(explained: CachedAttribution) -> "ModelCalls":
         """As counted."""
         cost, fit = explained.cost, explained.fit_cost
-        return Calls((cost.rows + cost.rows_back) / len(explained.attribution), fit.rows + fit.rows_back)
+        return ModelCalls((cost.rows + cost.rows_back) / len(explained.attribution), fit.rows + fit.rows_back)
 
     def a_text(self, texts: int) -> float:
         """With the fit shared by so many texts."""
@@ -225,7 +225,7 @@ class Forecast:
         return said + (f", and what {listed(self.unknown)} will take" if self.unknown else "")
 
 
-def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
+def forecast(plan: Plan, benches: Sequence[Workspace]) -> Forecast:
     """Measured on a few texts, method by method and evaluation by evaluation."""
     parts = _missing_parts(plan, benches)
     todo = {
@@ -252,7 +252,7 @@ def forecast(plan: Plan, benches: Sequence[Bench]) -> Forecast:
     return Forecast({**found, **made}, unknown, trainings)
 
 
-def _missing_parts(plan: Plan, benches: Sequence[Bench]) -> dict[str, list[Part]]:
+def _missing_parts(plan: Plan, benches: Sequence[Workspace]) -> dict[str, list[Part]]:
     """By evaluation, what is still to be made for it; what two of them share stands with the first."""
     seen: set[tuple[str, str]] = set()
     found: dict[str, list[Part]] = {}
@@ -265,7 +265,7 @@ def _missing_parts(plan: Plan, benches: Sequence[Bench]) -> dict[str, list[Part]
     return found
 
 
-def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Bench, small: Bench) -> dict[str, float]:
+def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Workspace, small: Workspace) -> dict[str, float]:
     """What trainings and explanations of every row will take, by evaluation; nothing where none can be trained."""
     task = bench.task()
     rows = sum(len(batch) for batch in task.data.values())
@@ -290,7 +290,7 @@ def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Bench, small
     }
 
 
-def _preparation(evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:
+def _preparation(evaluation: Metric, benches: Sequence[Workspace], small: Workspace) -> float:
     """What an evaluation's own tasks will take to train, told from short trainings; nothing where none can be made."""
     short, longer = evaluation.rehearsed()
     spent = 0.0
@@ -307,7 +307,7 @@ def _preparation(evaluation: Evaluation, benches: Sequence[Bench], small: Bench)
 class _Missing:
     """What is not yet there of one method."""
 
-    def __init__(self, plan: Plan, method: Method, benches: Sequence[Bench]) -> None:
+    def __init__(self, plan: Plan, method: Method, benches: Sequence[Workspace]) -> None:
         self.plan, self.method = plan, method
         self.texts = len(benches[0].task().data[plan.split])
         self.explanations = sum(self._unexplained(bench) for bench in benches)
@@ -325,7 +325,7 @@ class _Missing:
         """Whether anything is missing."""
         return bool(self.explanations or any(self.measurements.values()))
 
-    def _unexplained(self, bench: Bench) -> float:
+    def _unexplained(self, bench: Workspace) -> float:
         """The share of the texts that is not explained yet."""
         digest = bench.explain_digest(self.method, self.plan.split)
         if bench.store.has("explain", digest):
@@ -335,7 +335,7 @@ class _Missing:
         done = sum(bench.store.has("part", part_digest(digest, number, rows)) for number in range(parts))
         return 1 - done / parts
 
-    def seconds(self, small: Bench) -> float:
+    def seconds(self, small: Workspace) -> float:
         """What the rest will take; nothing for a method that cannot do it."""
         try:
             spent = self.fits * fit_seconds(self.method, small) if self.fits else 0.0
@@ -349,7 +349,7 @@ class _Missing:
         except DiffMaskError:
             return 0.0
 
-    def _measuring(self, evaluation: Evaluation, benches: Sequence[Bench], small: Bench) -> float:
+    def _measuring(self, evaluation: Metric, benches: Sequence[Workspace], small: Workspace) -> float:
         """What one evaluation will take, over tasks that are trained already."""
         short, _ = evaluation.rehearsed()
         spent = 0.0
@@ -361,17 +361,17 @@ class _Missing:
         a_few = timed(lambda: _measure(short, self._rehearsed(small), small))
         return spent + len(benches) * a_few * self.texts / self._few(small)
 
-    def _rehearsed(self, small: Bench) -> Method:
+    def _rehearsed(self, small: Workspace) -> Method:
         """The method with a short fit; as it is where there is a fit to borrow and no evaluation wants others."""
         if not self.fitted or any(evaluation.beside(small) for evaluation in self.plan.evaluations):
             return shortened(self.method)
-        small.borrow(self.method, self.fitted[0].explainer(self.method))
+        small.use_explainer(self.method, self.fitted[0].explainer(self.method))
         return self.method
 
-    def _few(self, small: Bench) -> int:
+    def _few(self, small: Workspace) -> int:
         return len(small.task().data[self.plan.split])
 
 
-def _measure(evaluation: Evaluation, method: Method, bench: Bench) -> None:
+def _measure(evaluation: Metric, method: Method, bench: Workspace) -> None:
     for _ in evaluation.run(method, bench):
         pass

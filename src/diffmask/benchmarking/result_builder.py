@@ -16,19 +16,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.benchmarking.config import Plan
-from diffmask.benchmarking.work import Done, fit_problems
+from diffmask.benchmarking.work import MethodRun, fit_problems
 from diffmask.core.config import digest_of
 from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
-from diffmask.methods.gradients import IntegratedGradient
-from diffmask.metrics.base import Evaluation
+from diffmask.methods.gradients import IntegratedGradients
+from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import clean
 from diffmask.metrics.ranks import rank_correlation, top_overlap
-from diffmask.results.benchmark_result import Board, BoardText, Curve, Measure, MethodResult
+from diffmask.results.benchmark_result import BenchmarkResult, BoardText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import FEWEST_ROWS, compare, estimate
 from diffmask.results.records import Record
-from diffmask.results.verdict import BASELINE, Findings, verdict
-from diffmask.workspace.workspace import Bench, Explained
+from diffmask.results.verdict import BASELINE, VerdictInputs, verdict
+from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 
 def agreement_table(
@@ -50,7 +50,7 @@ def _mean(values: Float[Tensor, " row"]) -> float:
 STEPS = 50
 
 
-def price(explained: Sequence[Explained], rival: float | None) -> dict[str, float]:
+def price(explained: Sequence[CachedAttribution], rival: float | None) -> dict[str, float]:
     """Per text: rows forward and backward, seconds; in all: seconds of the fit, memory, and the break-even in texts."""
     texts = sum(len(one.attribution) for one in explained)
     costs = [one.cost for one in explained]
@@ -75,16 +75,16 @@ def break_even(cost: dict[str, float], rival: float) -> float:
     return cost["fit_seconds"] / gain if gain > 0 else math.inf
 
 
-def rival_seconds(found: Sequence[Done], bench: Bench, split: str, few: int = 8) -> float | None:
+def rival_seconds(found: Sequence[MethodRun], bench: Workspace, split: str, few: int = 8) -> float | None:
     """Seconds that integrated gradients of 50 steps take for a text: as benchmarked, or measured on a few texts."""
     for done in found:
-        if isinstance(done.method, IntegratedGradient) and done.measured:
+        if isinstance(done.method, IntegratedGradients) and done.measured:
             explained = bench.explained(done.method, split)
             return explained.cost.seconds / len(explained.attribution) * STEPS / done.method.n_steps
 
     def make() -> Artefact:
         some = bench.task().data[split].spread(few)
-        explainer = IntegratedGradient(n_steps=STEPS).fit(bench.task())
+        explainer = IntegratedGradients(n_steps=STEPS).fit(bench.task())
         explainer(some, rows_at_once=1)  # a text's points fill a pass; beside other texts there would be padding
         return Artefact({}, {"seconds": explainer.cost.seconds / len(some)})
 
@@ -99,8 +99,8 @@ Values = dict[str, dict[str, Any]]
 
 
 def assemble(
-    title: str, plan: Plan, found: Sequence[Done], benches: Sequence[Bench], manifest: Mapping[str, Any]
-) -> Board:
+    title: str, plan: Plan, found: Sequence[MethodRun], benches: Sequence[Workspace], manifest: Mapping[str, Any]
+) -> BenchmarkResult:
     """The board of a finished plan."""
     kept = [done for done in found if done.measured]
     names = measure_names(plan.evaluations)
@@ -113,10 +113,10 @@ def assemble(
     methods = [_result(done, benches[0], values, price(seen[done.name], rival)) for done in kept]
     comparisons = compare(measures, values)
     texts = len(benches[0].task().data[plan.split])
-    findings = Findings(measures=measures, methods=methods, comparisons=comparisons, texts=texts)
+    findings = VerdictInputs(measures=measures, methods=methods, comparisons=comparisons, texts=texts)
     first = {name: explained[0] for name, explained in seen.items()}
     maskable = benches[0].task().data[plan.split].maskable
-    return Board(
+    return BenchmarkResult(
         title=title,
         verdict=verdict(findings),
         warnings=list(_warnings(plan, found, benches[0], texts)),
@@ -130,9 +130,9 @@ def assemble(
     )
 
 
-def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, str], Measure]:
+def measure_names(evaluations: Sequence[Metric]) -> dict[tuple[Metric, str], MetricInfo]:
     """Each evaluation's measures by metric; where two evaluations share one, named with the choices that differ."""
-    found: dict[tuple[Evaluation, str], Measure] = {}
+    found: dict[tuple[Metric, str], MetricInfo] = {}
     for evaluation in evaluations:
         for measure in evaluation.measures:
             taken = {known.name for known in found.values()}
@@ -145,25 +145,25 @@ def measure_names(evaluations: Sequence[Evaluation]) -> dict[tuple[Evaluation, s
     return found
 
 
-def _values(kept: Sequence[Done], evaluation: Evaluation, metric: str, measure: Measure) -> dict[str, Any]:
+def _values(kept: Sequence[MethodRun], evaluation: Metric, metric: str, measure: MetricInfo) -> dict[str, Any]:
     """By method, seeds x rows of one measure."""
     found = {}
     for done in kept:
         records = [record for record in _records(done, evaluation, metric) if record.at is None]
-        rows = [record.per_row or (record.value,) for record in records if record.per_row or measure.beyond_random]
+        rows = [record.per_row or (record.value,) for record in records if record.per_row or measure.relative_to_random]
         if rows and len({len(row) for row in rows}) == 1:
             found[done.name] = np.array(rows, dtype=np.float64)
-    if measure.beyond_random and found and any(done.name == BASELINE for done in kept):
+    if measure.relative_to_random and found and any(done.name == BASELINE for done in kept):
         found = {BASELINE: np.zeros_like(next(iter(found.values()))), **found}
     return found
 
 
-def _records(done: Done, evaluation: Evaluation, metric: str) -> list[Record]:
+def _records(done: MethodRun, evaluation: Metric, metric: str) -> list[Record]:
     """Those of one metric."""
     return [record for own, record in done.measured if (own, record.metric) == (evaluation, metric)]
 
 
-def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) -> MethodResult:
+def _result(done: MethodRun, bench: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
     return MethodResult(
         name=done.name,
         recipe=done.method.to_dict(),
@@ -175,7 +175,7 @@ def _result(done: Done, bench: Bench, values: Values, cost: dict[str, float]) ->
     )
 
 
-def _curves(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure]) -> Iterator[Curve]:
+def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], MetricInfo]) -> Iterator[Curve]:
     for (evaluation, metric), measure in names.items():
         drawn = measure.curve or metric
         for done in kept:
@@ -196,10 +196,10 @@ def _curves(kept: Sequence[Done], names: Mapping[tuple[Evaluation, str], Measure
                 )
 
 
-def _warnings(plan: Plan, found: Sequence[Done], bench: Bench, texts: int) -> Iterator[str]:
+def _warnings(plan: Plan, found: Sequence[MethodRun], bench: Workspace, texts: int) -> Iterator[str]:
     if texts < FEWEST_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {FEWEST_ROWS} are needed"
-    if any(evaluation.erases for evaluation in plan.evaluations) and not bench.task().saw_masks:
+    if any(evaluation.erases for evaluation in plan.evaluations) and not bench.task().trained_with_masks:
         yield (
             "the model never saw erased words when it was trained: part of what erasing does to its answers is "
             "surprise, not loss of what it needs"
@@ -211,7 +211,7 @@ def _warnings(plan: Plan, found: Sequence[Done], bench: Bench, texts: int) -> It
 
 
 @torch.no_grad()
-def _texts(bench: Bench, split: str, seen: Mapping[str, Explained]) -> Iterator[BoardText]:
+def _texts(bench: Workspace, split: str, seen: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
     task, whole = bench.task(), clean(bench, split, "predicted")
     gold, said = task.outcomes(task.data[split].target), task.outcomes(whole.target)
     for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):

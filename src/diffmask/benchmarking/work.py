@@ -11,27 +11,27 @@ from diffmask.core.explainer import Method
 from diffmask.core.training import track
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
-from diffmask.metrics.base import Evaluation
+from diffmask.metrics.base import Metric
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Done:
+class MethodRun:
     """Everything measured of one method."""
 
     name: str
     method: Method
-    measured: list[tuple[Evaluation, Record]] = field(default_factory=list)
+    measured: list[tuple[Metric, Record]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     """What could not be done."""
 
 
-def work(plan: Plan, benches: Sequence[Bench]) -> list[Done]:
+def work(plan: Plan, benches: Sequence[Workspace]) -> list[MethodRun]:
     """Fit, explain and measure, one method after the other; what one method cannot do does not stop the others."""
-    found = [Done(name, method) for name, method in zip(short_names(plan.methods), plan.methods, strict=True)]
+    found = [MethodRun(name, method) for name, method in zip(short_names(plan.methods), plan.methods, strict=True)]
     pieces = [(done, bench) for done in found for bench in benches]
     with warnings.catch_warnings():
         # What a fit warns of stands on the board.
@@ -43,7 +43,7 @@ def work(plan: Plan, benches: Sequence[Bench]) -> list[Done]:
     return found
 
 
-def _work_on(done: Done, plan: Plan, bench: Bench) -> None:
+def _work_on(done: MethodRun, plan: Plan, bench: Workspace) -> None:
     try:
         if not bench.store.has("explain", bench.explain_digest(done.method, plan.split)):
             FitNode(bench, done.method).run()
@@ -59,7 +59,7 @@ def _work_on(done: Done, plan: Plan, bench: Bench) -> None:
             done.problems.append(f"{evaluation.name} of {done.name} is left out: {error}")
 
 
-def _make_parts(evaluation: Evaluation, method: Method, bench: Bench) -> None:
+def _make_parts(evaluation: Metric, method: Method, bench: Workspace) -> None:
     """What is worth doing by itself, told piece by piece: trainings take long."""
     missing = [part for part in evaluation.parts(method, bench) if not bench.store.has(*part.address)]
     for number, part in enumerate(track(missing, evaluation.name), start=1):
@@ -68,7 +68,7 @@ def _make_parts(evaluation: Evaluation, method: Method, bench: Bench) -> None:
         logger.info("%s: %.1f s (%d of %d)", part.label, time.perf_counter() - start, number, len(missing))
 
 
-def fit_problems(done: Done, bench: Bench) -> Iterator[str]:
+def fit_problems(done: MethodRun, bench: Workspace) -> Iterator[str]:
     """What a fit says against itself."""
     for site, diagnosis in bench.diagnostics(done.method).items():
         for name, text in diagnosis.get("problems", {}).items():

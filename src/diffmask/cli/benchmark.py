@@ -11,7 +11,7 @@ def benchmark(
     data: Annotated[str, typer.Option(help="A data set's name or a table's path, as for `diffmask train`.")],
     methods: Annotated[
         str, typer.Option(help="Names from `diffmask list methods`, with commas between; 'random' is always added.")
-    ] = "random,gradient,input-x-gradient,integrated-gradient,erasure",
+    ] = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out",
     evaluations: Annotated[
         str, typer.Option(help="Names from `diffmask list evaluations`, with commas between.")
     ] = "comprehensiveness",

@@ -15,9 +15,9 @@ from diffmask.core.task import Task
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation, HardMask
 from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.results.benchmark_result import Board
+from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.text.configs import FineTunedTask
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 TASK = FineTunedTask(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
 """One pass over a quarter of the reviews: 4 of 5 held-out ones are then classified right, with little certainty."""
@@ -60,16 +60,16 @@ def run_demo(
 ) -> Demo:
     """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
     store = Store(folder / "store")
-    task = Bench(store, recipe, seed).task()
-    explainer = Bench.over(store, task, seed).explainer(method)
+    task = Workspace(store, recipe, seed).task()
+    explainer = Workspace.over(store, task, seed).explainer(method)
     explanations = [explainer(example.text) for example in held_out_sentences(recipe, sentences)]
     checks = [explanation.hard_mask() for explanation in explanations]
     return Demo(task, method, task.quality(task.data["test"]), explanations, checks)
 
 
-def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> Board:
+def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
     """DiffMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
-    return benchmark(demo.task, ["gradient", "input-x-gradient", "erasure", demo.method], texts=texts, out=folder)
+    return benchmark(demo.task, ["gradient", "input-x-gradient", "leave-one-out", demo.method], texts=texts, out=folder)
 
 
 def held_out_sentences(recipe: FineTunedTask, count: int) -> list[Example]:

@@ -37,11 +37,11 @@ def fit(
     Example: diffmask fit --model clf/ --data rotten-tomatoes --method amortised --budget 5min --out fast/
     """
     from diffmask.cli.screen import show_log
-    from diffmask.core.config import choices_of, parse
+    from diffmask.core.config import parse, parse_overrides
     from diffmask.tasks.text.configs import TextTask
 
     show_log(quiet=False)
-    given = choices_of(choices or [])
+    given = parse_overrides(choices or [])
     of_the_task = {name: given.pop(name) for name in {field.name for field in fields(TextTask)} & set(given)}
     task = TextTask.from_dict({"model": model, "data": data, **of_the_task}, "fit").load(seed)
     options = {"mask": mask, "margin": margin, "teacher": teacher or None, "budget": budget}

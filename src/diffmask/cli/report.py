@@ -60,10 +60,10 @@ def report(
 
 def _benchmark(folder: Path) -> Path:
     from diffmask.report.benchmark_page import write_benchmark_report
-    from diffmask.results.benchmark_result import Board
+    from diffmask.results.benchmark_result import BenchmarkResult
 
     page = write_benchmark_report(folder)
-    Board.load(folder).show()
+    BenchmarkResult.load(folder).show()
     return page
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from diffmask.workspace.workspace import Bench
+    from diffmask.workspace.workspace import Workspace
 
 DataSet = Annotated[
     str, typer.Option("--task", help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
@@ -26,15 +26,15 @@ Choices = Annotated[
 ]
 
 
-def bench_of(data_set: str, files: str | None, choices: list[str] | None, seed: int, out: Path) -> "Bench":
+def bench_of(data_set: str, files: str | None, choices: list[str] | None, seed: int, out: Path) -> "Workspace":
     """The BiLSTM of a data set, with a store in `out`."""
-    from diffmask.core.config import choices_of
+    from diffmask.core.config import parse_overrides
     from diffmask.core.store import Store
     from diffmask.tasks.bilstm.config import BiLSTM
-    from diffmask.workspace.workspace import Bench
+    from diffmask.workspace.workspace import Workspace
 
-    recipe: BiLSTM = BiLSTM.from_dict({"data": data_set, "folder": files, **choices_of(choices or [])}, "BiLSTM")
-    return Bench(Store(out / "store"), recipe, seed)
+    recipe: BiLSTM = BiLSTM.from_dict({"data": data_set, "folder": files, **parse_overrides(choices or [])}, "BiLSTM")
+    return Workspace(Store(out / "store"), recipe, seed)
 
 
 class Strategy(StrEnum):
@@ -101,7 +101,7 @@ def analyse(
     data: Files = None,
     importance_measures: Annotated[
         str, typer.Option(help="Names as `diffmask roar` takes them, with commas; the first is shown on an example.")
-    ] = "attention,gradient,times-input-gradient,integrated-gradient",
+    ] = "attention,gradient,times-input-gradient,integrated-gradients",
     findings: Annotated[
         str, typer.Option(help="What to find out, with commas; leaks train two models a measure.")
     ] = "data,synthetic,sparsity,answers,riemann,lengths,leaks",
@@ -122,13 +122,13 @@ def analyse(
     Example: diffmask analyse --task babi-1 --importance-measures attention,gradient --out runs/roar
     """
     from diffmask.cli.screen import show_finding, show_log
-    from diffmask.metrics.roar.analysis import Behind
+    from diffmask.metrics.roar.analysis import RoarAnalysis
     from diffmask.metrics.roar.masking import measure
     from diffmask.results.records import write_text
 
     show_log(quiet=False)
     methods = [measure(name.strip(), riemann_samples) for name in importance_measures.split(",")]
-    behind = Behind(bench_of(task, data, choices, seed, out), methods, rows, k)
+    behind = RoarAnalysis(bench_of(task, data, choices, seed, out), methods, rows, k)
     for finding in behind.findings([name.strip() for name in findings.split(",")]):
         show_finding(finding)
         finding.write(out / "analyses")

@@ -16,7 +16,7 @@ from diffmask.errors import RunError
 if TYPE_CHECKING:
     from diffmask.experiments.executors.progress import View
     from diffmask.report.roar import RoarTable
-    from diffmask.report.tables import Finding
+    from diffmask.report.tables import ResultTable
     from diffmask.results.intervals import Spread
 
 
@@ -64,7 +64,7 @@ def _percent(spread: "Spread | None") -> str:
     return f"{100 * spread.mean:.1f}" if spread else ""
 
 
-def show_finding(finding: "Finding") -> None:
+def show_finding(finding: "ResultTable") -> None:
     """Its table below its title."""
     table = Table(title=finding.title)
     for place, heading in enumerate(finding.headings):

@@ -27,12 +27,12 @@ def train(
     Example: diffmask train --model minilm --data rotten-tomatoes --out clf/ epochs=2
     """
     from diffmask.cli.screen import show_log
-    from diffmask.core.config import choices_of
+    from diffmask.core.config import parse_overrides
     from diffmask.tasks.text.configs import FineTunedTask
 
     show_log(quiet=False)
     recipe: FineTunedTask = FineTunedTask.from_dict(
-        {"model": model, "data": data, **choices_of(choices or [])}, "train"
+        {"model": model, "data": data, **parse_overrides(choices or [])}, "train"
     )
     task = recipe.build(seed)
     recipe.train(task, seed)

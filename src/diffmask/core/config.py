@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from diffmask import registry
-from diffmask.errors import RecipeError, nearest
+from diffmask.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Config:
     """A named, frozen set of choices. Subclasses set `kind` and `name` and add fields."""
 
     kind: ClassVar[str]
@@ -50,28 +50,28 @@ class Recipe:
         known = {field.name for field in fields(cls)}
         for key in node:
             if key not in known and key != "name":
-                raise RecipeError(
+                raise ConfigError(
                     f"{where}: '{key}' is not an option of {cls.kind} '{cls.name}'; {nearest(str(key), known)}"
                 )
         choices = {key: value for key, value in node.items() if key != "name"}
         try:
             return TypeAdapter(cls).validate_python(choices)
         except ValidationError as error:
-            raise RecipeError(_explain(error, where)) from None
+            raise ConfigError(_explain(error, where)) from None
 
 
 def parse(kind: str, node: Any, where: str) -> Any:
     """A recipe from `name` or from `{name: ..., option: ...}`."""
     node = {"name": node} if isinstance(node, str) else node
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
-        raise RecipeError(f"{where}: a {kind} is a name, or a mapping with a 'name'; found {node!r}")
+        raise ConfigError(f"{where}: a {kind} is a name, or a mapping with a 'name'; found {node!r}")
     return registry.find(kind, node["name"], where).load().from_dict(node, where)
 
 
-def choices_of(texts: Sequence[str]) -> dict[str, Any]:
+def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
     """Choices written as `key=value`, the value read as YAML.
 
-    >>> choices_of(["steps=500", "sites=[embedding]"])
+    >>> parse_overrides(["steps=500", "sites=[embedding]"])
     {'steps': 500, 'sites': ['embedding']}
     """
     import yaml
@@ -80,7 +80,7 @@ def choices_of(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise RecipeError(f"'{text}' is not a choice; write key=value, for example steps=500")
+            raise ConfigError(f"'{text}' is not a choice; write key=value, for example steps=500")
         found[name] = yaml.safe_load(value)
     return found
 
@@ -96,7 +96,7 @@ def digest_of(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Recipe):
+    if isinstance(value, Config):
         return value.to_dict()
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]

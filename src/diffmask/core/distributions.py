@@ -49,20 +49,20 @@ def by_row(values: Float[Tensor, "row *feature"]) -> Float[Tensor, "row number"]
 
 
 @singledispatch
-def tendency(answer: Distribution) -> Float[Tensor, "row number"]:
+def class_probabilities(answer: Distribution) -> Float[Tensor, "row number"]:
     """Which way an answer goes, a few numbers a row: the classes' probabilities, or what `logits` gives."""
     return by_row(logits(answer))
 
 
-@tendency.register(Bernoulli)
-@tendency.register(Categorical)
+@class_probabilities.register(Bernoulli)
+@class_probabilities.register(Categorical)
 def _(answer: Any) -> Tensor:
     return by_row(answer.probs)
 
 
-@tendency.register(Independent)
+@class_probabilities.register(Independent)
 def _(answer: Any) -> Tensor:
-    return tendency(answer.base_dist)
+    return class_probabilities(answer.base_dist)
 
 
 @singledispatch
@@ -105,7 +105,7 @@ def _(answer: Any, outcome: Tensor) -> Tensor:
     return log_odds(answer.base_dist, outcome).flatten(start_dim=1).sum(dim=1)
 
 
-class Scored(Categorical):
+class UnnormalizedCategorical(Categorical):
     """A categorical that remembers the numbers it was made of, before they were normalised."""
 
     def __init__(self, scores: Float[Tensor, "row answer"]) -> None:
@@ -118,7 +118,7 @@ def logit(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[
     """The model's own number for an outcome, before anything is normalised."""
     raise TaskError(
         f"a {type(answer).__name__} does not keep its unnormalised logits; explain 'log-odds', or have the task answer "
-        "with diffmask.core.distributions.Scored"
+        "with diffmask.core.distributions.UnnormalizedCategorical"
     )
 
 
@@ -128,7 +128,7 @@ def _(answer: Bernoulli, outcome: Tensor) -> Tensor:
 
 
 @logit.register
-def _(answer: Scored, outcome: Tensor) -> Tensor:
+def _(answer: UnnormalizedCategorical, outcome: Tensor) -> Tensor:
     return answer.scores.gather(-1, outcome.long()[..., None]).squeeze(-1)
 
 
@@ -323,21 +323,21 @@ def _(answer: Any, empty: Numbers, outcome: Tensor) -> Numbers:
 
 
 @singledispatch
-def told_by(answer: Distribution, tends: Numbers) -> Numbers:
-    """The numbers of an answer that goes the way `tendency` tells, as far as that can be known."""
+def probabilities_to_logits(answer: Distribution, tends: Numbers) -> Numbers:
+    """The numbers of an answer that goes the way `class_probabilities` tells, as far as that can be known."""
     return tends
 
 
-@told_by.register
+@probabilities_to_logits.register
 def _(answer: Bernoulli, tends: Numbers) -> Numbers:
     return torch.logit(tends, eps=LEAST)
 
 
-@told_by.register
+@probabilities_to_logits.register
 def _(answer: Categorical, tends: Numbers) -> Numbers:
     return tends.clamp(min=LEAST).log()
 
 
-@told_by.register(Independent)
+@probabilities_to_logits.register(Independent)
 def _(answer: Any, tends: Numbers) -> Numbers:
-    return told_by(answer.base_dist, tends)
+    return probabilities_to_logits(answer.base_dist, tends)

@@ -16,9 +16,9 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.config import Recipe
+from diffmask.core.config import Config
 from diffmask.core.distributions import decision, logits
-from diffmask.core.resources import Cost, Portion, give_back, metering
+from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
 from diffmask.core.training import track
 from diffmask.errors import InputError, TaskError
@@ -27,7 +27,7 @@ States = dict[str, Float[Tensor, "row token width"]]
 
 
 @dataclass(frozen=True)
-class CleanPass:
+class ForwardTrace:
     """Some rows, the model's answer to them, and its states at every site."""
 
     rows: Batch
@@ -35,15 +35,15 @@ class CleanPass:
     states: States
 
     @staticmethod
-    def over(task: Task, rows: Batch) -> "CleanPass":
+    def over(task: Task, rows: Batch) -> "ForwardTrace":
         """One pass."""
-        return CleanPass(rows, *task.trace(rows))
+        return ForwardTrace(rows, *task.trace(rows))
 
 
-def clean_passes(task: Task, rows: Batch, size: int = 64) -> Iterator[CleanPass]:
+def iter_traces(task: Task, rows: Batch, size: int = 64) -> Iterator[ForwardTrace]:
     """Rows in order of length, some at a time."""
     order = rows.present.sum(dim=1).argsort(stable=True)
-    return (CleanPass.over(task, rows[some].trim()) for some in order.split(size))
+    return (ForwardTrace.over(task, rows[some].trim()) for some in order.split(size))
 
 
 def summary(
@@ -100,7 +100,7 @@ class Explainer(nn.Module, ABC):
 
         def explain(part: Batch, rows: Tensor) -> Attribution:
             if numbers:
-                give_back()
+                release_free_memory()
             answer, attribution = self.answer(part)
             numbers[int(rows[0])] = logits(answer)
             return attribution
@@ -122,7 +122,7 @@ class Explainer(nn.Module, ABC):
             return found
 
         with metering(self.task.model, self.cost), track(order, "explain") as bar:
-            return Portion(rows_at_once).split(len(batch), work), order.argsort()
+            return AdaptiveBatchSize(rows_at_once).split(len(batch), work), order.argsort()
 
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """The model's own answer and the scores for it; a method that sees the answer on its way asks only once."""
@@ -190,7 +190,7 @@ def _widen(attribution: Attribution, batch: Batch, width: int) -> Attribution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Recipe, ABC):
+class Method(Config, ABC):
     """The choices that make an explainer; `fit` makes it."""
 
     kind: ClassVar[str] = "method"

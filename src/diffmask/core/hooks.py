@@ -74,7 +74,7 @@ def editing(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
 
 
 @contextmanager
-def disturbing(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
+def persistent_edit(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
     """Within this block every pass of the model, whoever asks for it, runs with the site's state replaced.
 
     What `editing` does to the same site comes after it and sees the replaced state.
@@ -98,7 +98,7 @@ class Call:
 
 
 @contextmanager
-def recording(model: nn.Module, modules: Iterable[str]) -> Iterator[list[Call]]:
+def record_calls(model: nn.Module, modules: Iterable[str]) -> Iterator[list[Call]]:
     """Within this block every call of the named modules is added to the list, in the order in which they end."""
     calls: list[Call] = []
 
@@ -117,7 +117,7 @@ def recording(model: nn.Module, modules: Iterable[str]) -> Iterator[list[Call]]:
 
 
 @contextmanager
-def watching(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]:
+def on_output(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]:
     """Within this block `seen` is given the first tensor of every answer of the model."""
 
     def hook(module: nn.Module, arguments: Any, output: Any) -> None:
@@ -131,7 +131,7 @@ def watching(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]
 
 
 @contextmanager
-def skipping(model: nn.Module, modules: Iterable[str], *, members: int) -> Iterator[None]:
+def skip_modules(model: nn.Module, modules: Iterable[str], *, members: int) -> Iterator[None]:
     """Within this block the named modules compute nothing: each answers with the state it is given.
 
     It is the first of a tuple of so many members, the others None; with no members, the answer itself.

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.task import Task
 from diffmask.errors import TaskError
 
@@ -25,10 +25,10 @@ class SiteStatistics:
 
 def site_statistics(task: Task, sites: Iterable[str], rows: int) -> dict[str, SiteStatistics]:
     """Statistics of the named sites over `rows` training rows, a few rows at a time."""
-    return statistics_of(clean_passes(task, task.data["train"].spread(rows), 128), sites)
+    return statistics_of(iter_traces(task, task.data["train"].spread(rows), 128), sites)
 
 
-def statistics_of(passes: Iterable[CleanPass], sites: Iterable[str]) -> dict[str, SiteStatistics]:
+def statistics_of(passes: Iterable[ForwardTrace], sites: Iterable[str]) -> dict[str, SiteStatistics]:
     """Statistics of the named sites over the rows of some passes."""
     moments = {site: _Moments() for site in sites}
     for clean in passes:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from diffmask.core.hooks import watching
+from diffmask.core.hooks import on_output
 
 
 @dataclass
@@ -63,7 +63,7 @@ def metering(model: nn.Module, cost: Cost) -> Iterator[Cost]:
     _forget_peak()
     start = time.perf_counter()
     try:
-        with watching(model, seen):
+        with on_output(model, seen):
             yield cost
     finally:
         cost.seconds += time.perf_counter() - start
@@ -107,7 +107,7 @@ SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
 
 
 @dataclass
-class Portion:
+class AdaptiveBatchSize:
     """How many rows the model is given at once; it halves for good when they do not fit."""
 
     rows: int
@@ -147,7 +147,7 @@ def _attempt(work: Callable[[slice], Result], items: slice) -> tuple[Result] | N
     return None
 
 
-def give_back() -> None:
+def release_free_memory() -> None:
     """Return free memory to the system, also what lies between pieces in use, where its C library can (glibc's).
 
     Portions of many shapes leave the heap full of holes: without it a process grows with the work it has done.

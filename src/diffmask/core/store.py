@@ -88,7 +88,7 @@ class Store:
             return False
         return True
 
-    def sweep(self, hours: float = 24) -> None:
+    def remove_partial_writes(self, hours: float = 24) -> None:
         """Remove what writers left that were killed so many hours ago."""
         for pattern in ("*/.writing-*", "*/.removing-*"):
             for aside in self.root.glob(pattern):

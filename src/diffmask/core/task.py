@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.core import hooks
 from diffmask.core.batch import Batch
-from diffmask.core.config import Recipe
+from diffmask.core.config import Config
 from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site
 from diffmask.errors import InputError, SiteError, TaskError, nearest
@@ -40,7 +40,7 @@ class Task(ABC):
     pad_token: int = 0
     attention_masked: bool = False
     """Whether a token with `present` False is ignored wherever it stands, as by an attention mask."""
-    saw_masks: bool = False
+    trained_with_masks: bool = False
     """Whether the model met erased input when it was trained, so that erasing is nothing new to it."""
 
     def __init__(self, model: nn.Module, places: Mapping[str, Site], data: Mapping[str, Batch]) -> None:
@@ -70,7 +70,7 @@ class Task(ABC):
     def quality(self, batch: Batch) -> float:
         """The task's own score against the batch's targets: accuracy, F1, AUC."""
 
-    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+    def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
         """Each row's part in `quality`, where that is their mean, as accuracy is; of F1 there are no such parts."""
         return None
 
@@ -208,7 +208,7 @@ class Task(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskRecipe(Recipe, ABC):
+class TaskConfig(Config, ABC):
     """The choices that make a task; `load` makes it."""
 
     kind: ClassVar[str] = "task"

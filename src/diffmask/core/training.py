@@ -31,7 +31,7 @@ def seeded(seed: int, *purpose: object) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Within this block torch uses one thread: on a tiny model more of them mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -70,7 +70,7 @@ def minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) 
             yield data[sorted_rows[index]].trim()
 
 
-def endless(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
+def infinite_minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
     """Minibatches, epoch after epoch."""
     while True:
         yield from minibatches(data, size, source, pool)

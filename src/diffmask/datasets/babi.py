@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from diffmask.datasets.tokenizers import Worded, WordedData
+from diffmask.datasets.tokenizers import TokenizedData, TokenizedExample
 from diffmask.errors import InputError
 
 FILES = {
@@ -43,7 +43,7 @@ class Question:
     question: str
     answer: str
 
-    def worded(self) -> Worded:
+    def worded(self) -> TokenizedExample:
         """The story's words with '.' between sentences; evidence are the words of the supporting facts."""
         words: list[str] = []
         evidence: list[bool] = []
@@ -53,7 +53,9 @@ class Question:
             evidence += [place in self.facts and word != "." for word in said]
         if self.answer not in LOCATIONS:
             raise InputError(f"'{self.answer}' is not a place of bABI's world: {', '.join(LOCATIONS)}")
-        return Worded(tuple(words), tuple(self.question.split()), OUTCOMES.index(self.answer), tuple(evidence))
+        return TokenizedExample(
+            tuple(words), tuple(self.question.split()), OUTCOMES.index(self.answer), tuple(evidence)
+        )
 
 
 def parse(lines: Iterable[str]) -> Iterator[Question]:
@@ -90,11 +92,11 @@ def read(folder: Path, task: int, split: str) -> list[Question]:
     return list(parse(raw.decode().strip().split("\n")))
 
 
-def split_questions(questions: list[Question], test: list[Question]) -> WordedData:
+def split_questions(questions: list[Question], test: list[Question]) -> TokenizedData:
     """85 and 15 % of the training questions, the very ones of Madsen et al. 2022, and the test questions."""
     order = np.random.RandomState(0).permutation(len(questions)).tolist()
     held_out = len(order) - len(order) * 85 // 100
-    return WordedData(
+    return TokenizedData(
         train=[questions[index].worded() for index in order[held_out:]],
         valid=[questions[index].worded() for index in order[:held_out]],
         test=[question.worded() for question in test],
@@ -102,7 +104,7 @@ def split_questions(questions: list[Question], test: list[Question]) -> WordedDa
     )
 
 
-def load_babi(folder: Path, task: int) -> WordedData:
+def load_babi(folder: Path, task: int) -> TokenizedData:
     """The three splits of a task, from its files."""
     return split_questions(read(folder, task, "train"), read(folder, task, "test"))
 
@@ -265,6 +267,6 @@ def draw(task: int, questions: int, seed: int) -> list[Question]:
     return [question for _ in range(-(-questions // QUESTIONS)) for question in tell(task, source)][:questions]
 
 
-def generate_babi(task: int) -> WordedData:
+def generate_babi(task: int) -> TokenizedData:
     """As many as were published: 10,000 and 1,000 questions."""
     return split_questions(draw(task, 10_000, seed=1), draw(task, 1_000, seed=2))

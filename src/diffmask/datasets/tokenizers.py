@@ -66,7 +66,7 @@ SPECIAL = ("[PAD]", "[CLS]", "[EOS]", "[MASK]", "[UNK]")
 
 
 @dataclass(frozen=True)
-class Worded:
+class TokenizedExample:
     """One text, or a text and what is asked of it, as words, with its class."""
 
     words: tuple[str, ...]
@@ -77,15 +77,15 @@ class Worded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordedData:
+class TokenizedData:
     """Three splits, and what the classes are called."""
 
-    train: Sequence[Worded]
-    valid: Sequence[Worded]
-    test: Sequence[Worded]
+    train: Sequence[TokenizedExample]
+    valid: Sequence[TokenizedExample]
+    test: Sequence[TokenizedExample]
     names: tuple[str, ...]
 
-    def splits(self) -> dict[str, Sequence[Worded]]:
+    def splits(self) -> dict[str, Sequence[TokenizedExample]]:
         """The splits by name."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
@@ -95,17 +95,19 @@ def worded(
     spell: Callable[[str], list[str]],
     shortest: int = 1,
     longest: int | None = None,
-) -> WordedData:
+) -> TokenizedData:
     """A data set's texts as words; those with fewer or more words than asked for are left out."""
 
-    def kept(rows: Sequence[Example]) -> list[Worded]:
+    def kept(rows: Sequence[Example]) -> list[TokenizedExample]:
         read = (
-            Worded(tuple(spell(row.text)), None if row.pair is None else tuple(spell(row.pair)), int(row.label))
+            TokenizedExample(
+                tuple(spell(row.text)), None if row.pair is None else tuple(spell(row.pair)), int(row.label)
+            )
             for row in rows
         )
         return [text for text in read if shortest <= len(text.words) <= (longest or len(text.words))]
 
-    return WordedData(train=kept(data.train), valid=kept(data.valid), test=kept(data.test), names=data.classes)
+    return TokenizedData(train=kept(data.train), valid=kept(data.valid), test=kept(data.test), names=data.classes)
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,10 @@ class Vocabulary:
     words: tuple[str, ...]
 
     @staticmethod
-    def of(texts: Iterable[Worded], least: int = 1) -> "Vocabulary":
+    def of(texts: Iterable[TokenizedExample], least: int = 1) -> "Vocabulary":
         """The words that at least `least` texts hold, in the order in which they first occur.
 
-        >>> Vocabulary.of([Worded(("a", "b", "a"), ("b", "c"), 0)]).words[5:]
+        >>> Vocabulary.of([TokenizedExample(("a", "b", "a"), ("b", "c"), 0)]).words[5:]
         ('a', 'b', 'c')
         """
         texts_with: Counter[str] = Counter()

@@ -14,12 +14,12 @@ import yaml
 from diffmask.core.config import digest_of, parse
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact, Store
-from diffmask.core.task import TaskRecipe
-from diffmask.errors import RecipeError, nearest
-from diffmask.metrics.base import Evaluation
+from diffmask.core.task import TaskConfig
+from diffmask.errors import ConfigError, nearest
+from diffmask.metrics.base import Metric
 from diffmask.results.records import Record, record_from
 from diffmask.workspace.node import Part
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Address = tuple[str, str]
 """Kind and digest of an artefact."""
@@ -29,7 +29,7 @@ Address = tuple[str, str]
 class Node(ABC):
     """One piece of work on one task at one seed: a small value that travels to whoever does it."""
 
-    bench: Bench = field(repr=False)
+    bench: Workspace = field(repr=False)
 
     @property
     @abstractmethod
@@ -101,7 +101,7 @@ class FitNode(Node):
     @property
     def address(self) -> Address:
         """The fitted explainer."""
-        return "fit", self.bench.learned_digest(self.method)
+        return "fit", self.bench.explainer_key(self.method)
 
     @property
     def label(self) -> str:
@@ -151,12 +151,12 @@ class MeasureNode(Node):
     """Run an evaluation of a method."""
 
     method: Method
-    evaluation: Evaluation
+    evaluation: Metric
 
     @property
     def address(self) -> Address:
         """The records."""
-        return "measure", digest_of(["measure", self.bench.fit_digest(self.method), self.evaluation.digest])
+        return "measure", digest_of(["measure", self.bench.run_key(self.method), self.evaluation.digest])
 
     @property
     def label(self) -> str:
@@ -167,7 +167,7 @@ class MeasureNode(Node):
     def needs(self) -> tuple[Address, ...]:
         """The fitted explainer, and the evaluation's parts."""
         parts = self.evaluation.parts(self.method, self.bench)
-        return (("fit", self.bench.learned_digest(self.method)), *(part.address for part in parts))
+        return (("fit", self.bench.explainer_key(self.method)), *(part.address for part in parts))
 
     def run(self) -> list[Record]:
         """The evaluation's numbers."""
@@ -189,9 +189,9 @@ class Experiment:
     """What to measure, on what, how often."""
 
     name: str
-    tasks: tuple[TaskRecipe, ...]
+    tasks: tuple[TaskConfig, ...]
     methods: tuple[Method, ...]
-    evaluations: tuple[Evaluation, ...]
+    evaluations: tuple[Metric, ...]
     seeds: tuple[int, ...] = (0,)
 
     @staticmethod
@@ -199,13 +199,13 @@ class Experiment:
         """An experiment from YAML, with `key=value` overrides such as `seeds=[0,1]` or `methods.0.margin=0.2`."""
         file = Path(path)
         if not file.is_file():
-            raise RecipeError(f"{file}: there is no such file")
+            raise ConfigError(f"{file}: there is no such file")
         try:
             node = yaml.safe_load(file.read_text())
         except yaml.YAMLError as error:
-            raise RecipeError(f"{file}: not YAML: {error}") from None
+            raise ConfigError(f"{file}: not YAML: {error}") from None
         if not isinstance(node, Mapping):
-            raise RecipeError(f"{file}: an experiment is a mapping with the keys {', '.join(KEYS)}")
+            raise ConfigError(f"{file}: an experiment is a mapping with the keys {', '.join(KEYS)}")
         changed = dict(node)
         for override in overrides:
             _override(changed, override)
@@ -216,7 +216,7 @@ class Experiment:
         """An experiment from plain values; a mistake is named with its place."""
         for key in node:
             if key not in KEYS:
-                raise RecipeError(f"{where}: '{key}' is not part of an experiment; {nearest(str(key), KEYS)}")
+                raise ConfigError(f"{where}: '{key}' is not part of an experiment; {nearest(str(key), KEYS)}")
         return Experiment(
             name=str(node.get("name", where)),
             seeds=_seeds(node.get("seeds", [0]), where),
@@ -237,17 +237,17 @@ class Experiment:
         graph: list[Node] = []
         for recipe in self.tasks:
             for seed in self.seeds:
-                graph += self._nodes_of(Bench(store, recipe, seed))
+                graph += self._nodes_of(Workspace(store, recipe, seed))
         return graph
 
-    def _nodes_of(self, bench: Bench) -> list[Node]:
+    def _nodes_of(self, bench: Workspace) -> list[Node]:
         measures = [
             MeasureNode(bench, method, evaluation) for evaluation in self.evaluations for method in self.methods
         ]
         fits = [FitNode(bench, method) for method in self.methods]
         return [TrainNode(bench), *fits, *self._parts_of(bench), *measures]
 
-    def _parts_of(self, bench: Bench) -> list[PartNode]:
+    def _parts_of(self, bench: Workspace) -> list[PartNode]:
         """What several evaluations or methods share stands here once."""
         found: dict[tuple[str, str], PartNode] = {}
         for evaluation in self.evaluations:
@@ -260,14 +260,14 @@ class Experiment:
 def _recipes(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     listed = node.get(f"{kind}s", [])
     if not isinstance(listed, list) or not listed:
-        raise RecipeError(f"{where}: '{kind}s' is a list of at least one {kind}; found {listed!r}")
+        raise ConfigError(f"{where}: '{kind}s' is a list of at least one {kind}; found {listed!r}")
     return tuple(parse(kind, item, f"{where}: {kind}s[{index}]") for index, item in enumerate(listed))
 
 
 def _seeds(node: Any, where: str) -> tuple[int, ...]:
     seeds = [node] if isinstance(node, int) else node
     if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-        raise RecipeError(f"{where}: 'seeds' is a list of whole numbers from 0; found {node!r}")
+        raise ConfigError(f"{where}: 'seeds' is a list of whole numbers from 0; found {node!r}")
     return tuple(seeds)
 
 
@@ -275,7 +275,7 @@ def _override(node: dict[str, Any], override: str) -> None:
     """Set one value deep in the experiment: `a.b.0.c=value`, the value read as YAML."""
     path, found, text = override.partition("=")
     if not found:
-        raise RecipeError(f"'{override}' is not an override; write key=value, for example seeds=[0,1]")
+        raise ConfigError(f"'{override}' is not an override; write key=value, for example seeds=[0,1]")
     *parents, last = path.split(".")
     here: Any = node
     for step in parents:
@@ -286,7 +286,7 @@ def _override(node: dict[str, Any], override: str) -> None:
     elif isinstance(here, dict):
         here[last] = yaml.safe_load(text)
     else:
-        raise RecipeError(f"override '{override}': '{parents[-1]}' has no parts")
+        raise ConfigError(f"override '{override}': '{parents[-1]}' has no parts")
 
 
 def _child(here: Any, step: str, override: str) -> Any:
@@ -297,4 +297,4 @@ def _child(here: Any, step: str, override: str) -> Any:
     if isinstance(here, dict) and step in here:
         return here[step]
     known = here.keys() if isinstance(here, dict) else [str(index) for index in range(len(here))]
-    raise RecipeError(f"override '{override}': there is no '{step}'; {nearest(step, known)}")
+    raise ConfigError(f"override '{override}': there is no '{step}'; {nearest(step, known)}")

@@ -11,7 +11,7 @@ from typing import Any
 
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
-from diffmask.core.training import one_thread
+from diffmask.core.training import single_threaded
 from diffmask.errors import RunError
 from diffmask.experiments.executors.base import Engine, schedule_of
 from diffmask.experiments.executors.job import Job
@@ -23,7 +23,7 @@ from diffmask.metrics.ground_truth import by_site
 from diffmask.report.run_page import write_report
 from diffmask.results.intervals import summarise
 from diffmask.results.records import write_json, write_jsonl
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 REPORTED = ("diffmask", "torch", "numpy", "numba", "safetensors", "transformers", "captum")
 
@@ -38,14 +38,14 @@ def run_experiment(
     target = Path(folder).resolve()
     start = time.perf_counter()
     store = Store(target / "store")
-    store.sweep()
+    store.remove_partial_writes()
     ran = (engine or Serial()).run(experiment.nodes(store), target, view)
     records = [replace(record, experiment=experiment.name) for record in ran.records]
     summary = summarise(records)
     write_jsonl(target / "records.jsonl", records)
     write_json(target / "summary.json", summary)
     stood = _what_stands(experiment, store, failed=bool(ran.failures))
-    with one_thread():
+    with single_threaded():
         write_json(target / "examples.json", [_example(bench, methods) for bench, methods in stood])
         write_json(target / "diagnostics.json", [_diagnostics(bench, methods) for bench, methods in stood])
     write_json(target / "manifest.json", _manifest(experiment, time.perf_counter() - start))
@@ -101,14 +101,14 @@ def _version(package: str) -> str:
         return ""
 
 
-Stood = tuple[Bench, list[Method]]
+Stood = tuple[Workspace, list[Method]]
 
 
 def _what_stands(experiment: Experiment, store: Store, failed: bool, split: str = "test") -> list[Stood]:
     """The first seed's tasks, each with its methods; where something failed, only those of which there is a result."""
     found = []
     for recipe in experiment.tasks:
-        bench = Bench(store, recipe, experiment.seeds[0])
+        bench = Workspace(store, recipe, experiment.seeds[0])
         methods = [
             method
             for method in experiment.methods
@@ -119,7 +119,7 @@ def _what_stands(experiment: Experiment, store: Store, failed: bool, split: str 
     return found
 
 
-def _example(bench: Bench, methods: Sequence[Method], split: str = "test") -> dict[str, Any]:
+def _example(bench: Workspace, methods: Sequence[Method], split: str = "test") -> dict[str, Any]:
     """The row that shows most: the first long one with something to find and something to leave out."""
     task = bench.task()
     batch = task.data[split]
@@ -133,7 +133,7 @@ def _example(bench: Bench, methods: Sequence[Method], split: str = "test") -> di
     return {"task": bench.recipe.label, "title": task.title(batch[row : row + 1]), "words": words, "bars": bars}
 
 
-def _diagnostics(bench: Bench, methods: Sequence[Method]) -> dict[str, Any]:
+def _diagnostics(bench: Workspace, methods: Sequence[Method]) -> dict[str, Any]:
     found = {method.label: bench.explainer(method).diagnostics for method in methods}
     return {
         "task": bench.recipe.label,

@@ -50,7 +50,7 @@ class HardMask:
         return f"Without {gone} of {len(self.kept)} words the model says {self.prediction}: {change}."
 
 
-Measure = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
+MetricInfo = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
 """What the model makes of a text of which only some tokens are kept at a layer."""
 
 
@@ -69,7 +69,7 @@ class Explanation:
     token_by_layer: Float[Tensor, "layer token"] | None
     layers: tuple[str, ...]
     method: str
-    measure: Measure = field(compare=False)
+    measure: MetricInfo = field(compare=False)
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores.tolist(), self.words, strict=True), reverse=True)[:3]

@@ -13,7 +13,7 @@ from torch import Tensor
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
-from diffmask.errors import InputError, RecipeError, TaskError
+from diffmask.errors import ConfigError, InputError, TaskError
 
 Weights = Float[Tensor, "row layer head query key"]
 
@@ -89,7 +89,7 @@ class AttentionRollout(Method):
 
     def __post_init__(self) -> None:
         if not 0 <= self.residual < 1:
-            raise RecipeError(f"attention-rollout: residual is at least 0 and below 1; found {self.residual}")
+            raise ConfigError(f"attention-rollout: residual is at least 0 and below 1; found {self.residual}")
 
     def build(self, task: Task, seed: int) -> "AttentionRolloutExplainer":
         """A task whose attention cannot be followed through layers is refused here."""

@@ -14,7 +14,7 @@ from diffmask.core.distributions import Quantity
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
-from diffmask.errors import ExtraError, RecipeError
+from diffmask.errors import ConfigError, ExtraError
 from diffmask.methods.captum_explainers import GradientExplainer, LayerExplainer, SwitchExplainer
 
 
@@ -32,7 +32,7 @@ class CaptumMethod(Method, ABC):
     def __post_init__(self) -> None:
         for name, value in self.to_dict().items():
             if isinstance(value, int) and value < 1 and not isinstance(value, bool):
-                raise RecipeError(f"{self.name}: {name} is at least 1; found {value}")
+                raise ConfigError(f"{self.name}: {name} is at least 1; found {value}")
 
     def build(self, task: Task, seed: int) -> Explainer:
         """Captum must be installed, and the site be there."""

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import explained
 from diffmask.core.explainer import Explainer
-from diffmask.core.resources import Portion
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 
@@ -83,7 +83,7 @@ class SwitchExplainer(Explainer):
         self.method, self.site, self.algorithm = method, site, method.algorithm()
         self.baseline = nn.Parameter(baseline, requires_grad=False)
         self.register_buffer("seed", torch.tensor(seed))
-        self.portion = Portion(method.internal_batch_size)
+        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

@@ -15,14 +15,14 @@ from diffmask import registry
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
-from diffmask.errors import InputError, RecipeError
+from diffmask.errors import ConfigError, InputError
 
 Score = Callable[[nn.Module, Batch], Any]
 """Takes the model and a batch, gives a number for each token of each row; `batch.target` is what to explain."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own(Method):
+class FunctionMethod(Method):
     """score = f(model, batch). Subclasses are made by `method`, one a function."""
 
     function: ClassVar[Score]
@@ -33,7 +33,7 @@ class Own(Method):
 
     def __post_init__(self) -> None:
         if self.code not in ("", self.written):
-            raise RecipeError(f"'{self.name}' was written by code {self.code}, and is now {self.written}; fit it again")
+            raise ConfigError(f"'{self.name}' was written by code {self.code}, and is now {self.written}; fit it again")
         object.__setattr__(self, "code", self.written)
 
     def build(self, task: Task, seed: int) -> "OwnExplainer":
@@ -44,7 +44,7 @@ class Own(Method):
 class OwnExplainer(Explainer):
     """Calls the function, with the model as it is and `batch.target` the outcome asked for."""
 
-    def __init__(self, method: Own, task: Task) -> None:
+    def __init__(self, method: FunctionMethod, task: Task) -> None:
         super().__init__(task)
         self.method = method
 
@@ -60,7 +60,7 @@ class OwnExplainer(Explainer):
         return Attribution(scores if scores.is_floating_point() else scores.float())
 
 
-def method(function: Score, *, name: str | None = None) -> Own:
+def method(function: Score, *, name: str | None = None) -> FunctionMethod:
     """A method that scores by `function(model, batch)`; from now on experiments know it by its name.
 
     >>> def length(model, batch):
@@ -70,9 +70,16 @@ def method(function: Score, *, name: str | None = None) -> Own:
     """
     chosen = name if name is not None else str(getattr(function, "__name__", "")).replace("_", "-")
     if not re.fullmatch(r"[a-z0-9][a-z0-9.:_-]*", chosen, flags=re.IGNORECASE):
-        raise RecipeError(f"'{chosen}' cannot name a method; pass name='...' of letters, digits and -_.:")
-    parts = {"name": chosen, "function": staticmethod(function), "written": _digest(function), "__doc__": Own.__doc__}
-    made: type[Own] = dataclass(frozen=True, kw_only=True)(type("Own", (Own,), {**parts, "__module__": __name__}))
+        raise ConfigError(f"'{chosen}' cannot name a method; pass name='...' of letters, digits and -_.:")
+    parts = {
+        "name": chosen,
+        "function": staticmethod(function),
+        "written": _digest(function),
+        "__doc__": FunctionMethod.__doc__,
+    }
+    made: type[FunctionMethod] = dataclass(frozen=True, kw_only=True)(
+        type("FunctionMethod", (FunctionMethod,), {**parts, "__module__": __name__})
+    )
     summary = (inspect.getdoc(function) or "a function of the model and a batch").splitlines()[0]
     registry.register("method", chosen, made, summary)
     return made()

@@ -17,9 +17,9 @@ from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, explained
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state
-from diffmask.core.resources import Portion
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError, TaskError
+from diffmask.errors import ConfigError, TaskError
 
 State = Float[Tensor, "row token width"]
 
@@ -43,7 +43,7 @@ class Gradient(Method):
 
     def __post_init__(self) -> None:
         if self.one_hot and self.norm == "l1":
-            raise RecipeError("gradient: one_hot has an L2 norm only; leave norm at 'l2'")
+            raise ConfigError("gradient: one_hot has an L2 norm only; leave norm at 'l2'")
 
     def build(self, task: Task, seed: int) -> "GradientExplainer":
         """With `one_hot` the site must be the output of an embedding."""
@@ -141,10 +141,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegratedGradient(Method):
+class IntegratedGradients(Method):
     """score_t = (h_t - b) . mean over a in (0, 1) of grad f(b + a (h - b)), f the log-odds of the outcome."""
 
-    name: ClassVar[str] = "integrated-gradient"
+    name: ClassVar[str] = "integrated-gradients"
 
     site: str | None = None
     """Where the path runs; the token embedding where none is named."""
@@ -168,8 +168,8 @@ class IntegratedGradient(Method):
 
     def __post_init__(self) -> None:
         if min(self.n_steps, self.internal_batch_size) < 1:
-            raise RecipeError(
-                f"integrated-gradient: n_steps and internal_batch_size are at least 1; found {self.n_steps} and "
+            raise ConfigError(
+                f"integrated-gradients: n_steps and internal_batch_size are at least 1; found {self.n_steps} and "
                 f"{self.internal_batch_size}"
             )
 
@@ -189,11 +189,11 @@ class IntegratedGradient(Method):
 class IntegratedGradientExplainer(Explainer):
     """Gradients along the path; `completeness_error` says how far the last call's scores were from adding up."""
 
-    def __init__(self, method: IntegratedGradient, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
+    def __init__(self, method: IntegratedGradients, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
         self.method, self.site = method, site
         self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = Portion(method.internal_batch_size)
+        self.portion = AdaptiveBatchSize(method.internal_batch_size)
         self._gap = self._change = 0.0
 
     @property

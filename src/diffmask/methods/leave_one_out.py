@@ -15,16 +15,16 @@ from diffmask.core.distributions import Quantity, explained
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import Edit
 from diffmask.core.probe import Baseline, baseline_state
-from diffmask.core.resources import Portion
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError, TaskError
+from diffmask.errors import ConfigError, TaskError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Erasure(Method):
+class LeaveOneOut(Method):
     """score_t = f(x) - f(x without token t), f the log-odds of the outcome."""
 
-    name: ClassVar[str] = "erasure"
+    name: ClassVar[str] = "leave-one-out"
 
     mode: Literal["mask", "delete", "attention-mask"] = "mask"
     """Replace the token's state by a baseline, take the token out of the text, or hide it from attention.
@@ -42,7 +42,7 @@ class Erasure(Method):
 
     def __post_init__(self) -> None:
         if self.internal_batch_size < 1:
-            raise RecipeError(f"erasure: internal_batch_size is at least 1; found {self.internal_batch_size}")
+            raise ConfigError(f"erasure: internal_batch_size is at least 1; found {self.internal_batch_size}")
 
     def build(self, task: Task, seed: int) -> "ErasureExplainer":
         """Hiding a token asks for a model that can be told to ignore it."""
@@ -55,11 +55,11 @@ class Erasure(Method):
 class ErasureExplainer(Explainer):
     """As many rows through the model as there are maskable tokens, and the text itself."""
 
-    def __init__(self, method: Erasure, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
+    def __init__(self, method: LeaveOneOut, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
         self.method, self.site = method, site
         self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = Portion(method.internal_batch_size)
+        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

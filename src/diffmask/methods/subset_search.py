@@ -19,9 +19,9 @@ from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, decides, decision, explained, log_odds
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state
-from diffmask.core.resources import Portion
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.methods.leave_one_out import fill
 
 Subset = tuple[int, ...]
@@ -92,13 +92,13 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ErasureSearch(Method):
+class SubsetSearch(Method):
     """score_t = share, of the smallest sets that keep the decision, of those that hold token t.
 
     A set keeps it if the decision is the same once every other maskable token is replaced by the baseline.
     """
 
-    name: ClassVar[str] = "erasure-search"
+    name: ClassVar[str] = "subset-search"
 
     site: str | None = None
     """Where states are replaced; the token embedding where none is named."""
@@ -115,7 +115,7 @@ class ErasureSearch(Method):
 
     def __post_init__(self) -> None:
         if min(self.budget, self.beam, self.internal_batch_size) < 1:
-            raise RecipeError("erasure-search: budget, beam and internal_batch_size are at least 1")
+            raise ConfigError("subset-search: budget, beam and internal_batch_size are at least 1")
 
     def build(self, task: Task, seed: int) -> "ErasureSearchExplainer":
         """The baseline is taken from the training rows."""
@@ -126,11 +126,11 @@ class ErasureSearch(Method):
 class ErasureSearchExplainer(Explainer):
     """Texts are searched together, size by size; `search` lists the sets themselves."""
 
-    def __init__(self, method: ErasureSearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
+    def __init__(self, method: SubsetSearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
         self.method, self.site = method, site
         self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = Portion(method.internal_batch_size)
+        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Zero for all where no set keeps the outcome, as when the outcome is not the model's own."""
@@ -183,13 +183,13 @@ Path = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Greedy(Method):
+class GreedySearch(Method):
     """score_t = 1 - place of t in the order S_1, S_2, ... that makes sum_k f(only S_k) - f(all but S_k) large.
 
     Built from the front: a set grows by the token that gains most, and the rest is ordered by what it would gain last.
     """
 
-    name: ClassVar[str] = "greedy"
+    name: ClassVar[str] = "greedy-search"
 
     beam: int = 1
     """Orders that are followed at once."""
@@ -206,7 +206,7 @@ class Greedy(Method):
 
     def __post_init__(self) -> None:
         if min(self.beam, self.internal_batch_size) < 1 or not 0 < self.share <= 1:
-            raise RecipeError("greedy: beam and internal_batch_size are at least 1, share is in (0, 1]")
+            raise ConfigError("greedy: beam and internal_batch_size are at least 1, share is in (0, 1]")
 
     def build(self, task: Task, seed: int) -> "GreedyExplainer":
         """The baseline is taken from the training rows."""
@@ -217,11 +217,11 @@ class Greedy(Method):
 class GreedyExplainer(Explainer):
     """Texts are searched together, size by size."""
 
-    def __init__(self, method: Greedy, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
+    def __init__(self, method: GreedySearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
         self.method, self.site = method, site
         self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = Portion(method.internal_batch_size)
+        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
@@ -264,7 +264,7 @@ class GreedyExplainer(Explainer):
 class Beam:
     """One text's search: the best orders so far, each with the sum of its sets' gains."""
 
-    def __init__(self, items: list[int], method: Greedy) -> None:
+    def __init__(self, items: list[int], method: GreedySearch) -> None:
         self.items, self.beam = items, method.beam
         self.size = max(1, -int(-method.share * len(items) // 1))
         self.paths: dict[Path, float] = {(): 0.0}

@@ -19,13 +19,13 @@ from diffmask.core.training import generator, track
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
 from diffmask.methods.amortised.objectives import kept_scores
-from diffmask.methods.gradients import IntegratedGradient
-from diffmask.methods.leave_one_out import Erasure
+from diffmask.methods.gradients import IntegratedGradients
+from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.erasure import Clean, Eraser, counts, places
 from diffmask.metrics.faithfulness import Comprehensiveness, drops
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.metrics.shortcuts import PlantedShortcut
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Scores = Float[Tensor, "row token"]
 
@@ -174,7 +174,7 @@ class Examiner:
         task, wanted = self.explainer.task, f"{evaluation.shortcut}_first"
         if self.explainer.recipe is None or not {"train", "test"} <= task.data.keys():
             return {}, "it takes the explainer's recipe, training and test texts to make a copy of the model and fit it"
-        bench, found = Bench.over(kept_scores(), task), {}
+        bench, found = Workspace.over(kept_scores(), task), {}
         try:
             for method in track([self.explainer.recipe, *peers(self.explainer)], "planted shortcut"):
                 first = [record.value for record in evaluation.run(method, bench) if record.metric == wanted]
@@ -189,7 +189,7 @@ class Examiner:
 def peers(explainer: AmortisedExplainer) -> list[Method]:
     """An explainer's teachers, then integrated gradients with 50 steps and leave-one-out."""
     teachers = explainer.recipe.teachers() if isinstance(explainer.recipe, Amortised) else []
-    standard = [IntegratedGradient(n_steps=50, baseline="auto", signed=True), Erasure()]
+    standard = [IntegratedGradients(n_steps=50, baseline="auto", signed=True), LeaveOneOut()]
     return [*teachers, *(method for method in standard if method not in teachers)]
 
 

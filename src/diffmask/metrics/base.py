@@ -1,4 +1,4 @@
-"""An `Evaluation` sees a method and a task on a bench, and yields flat records."""
+"""An `Metric` sees a method and a task on a bench, and yields flat records."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -8,20 +8,20 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from diffmask.core.config import Recipe
+from diffmask.core.config import Config
 from diffmask.core.explainer import Method
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.workspace.node import Part
-from diffmask.workspace.workspace import Bench, Explained
+from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation(Recipe, ABC):
+class Metric(Config, ABC):
     """The choices that make a measurement; `run` makes it."""
 
     kind: ClassVar[str] = "evaluation"
-    measures: ClassVar[tuple[Measure, ...]] = ()
+    measures: ClassVar[tuple[MetricInfo, ...]] = ()
     """How to read the metrics it yields, where methods are compared by them: a measure's name is a record's metric."""
 
     erases: ClassVar[bool] = False
@@ -30,26 +30,26 @@ class Evaluation(Recipe, ABC):
     """Whether its work grows with the texts: what it takes can then be forecast from a few."""
 
     @abstractmethod
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """The numbers, one a record."""
 
-    def beside(self, bench: Bench) -> Sequence[Bench]:
+    def beside(self, bench: Workspace) -> Sequence[Workspace]:
         """Benches on which it fits and asks methods anew, with tasks that it may have to train first."""
         return ()
 
-    def rehearsed(self) -> tuple["Evaluation", float]:
+    def rehearsed(self) -> tuple["Metric", float]:
         """The same over tasks that are trained for less long, and how many times as long its own are trained."""
         return self, 1.0
 
-    def parts(self, method: Method, bench: Bench) -> Sequence[Part]:
+    def parts(self, method: Method, bench: Workspace) -> Sequence[Part]:
         """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
         return ()
 
 
 def record_of(
-    bench: Bench,
+    bench: Workspace,
     method: Method,
-    explained: Explained,
+    explained: CachedAttribution,
     site: str,
     metric: str,
     values: Float[Tensor, " row"],
@@ -69,7 +69,7 @@ def record_of(
         rows=len(values),
         deviation=values.std().item() if finite and len(values) > 1 else 0.0,
         cost=explained.figures(),
-        digest=bench.fit_digest(method),
+        digest=bench.run_key(method),
         at=at,
         per_row=tuple(values.tolist()) if keep_rows else (),
     )

@@ -16,12 +16,12 @@ from diffmask.core.batch import Batch, ranking
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import decision, explained
 from diffmask.core.probe import baseline_state
-from diffmask.core.resources import Portion
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.leave_one_out import delete, fill, hide
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Mode = Literal["mask", "delete", "attention-mask"]
 """Put the mask token in a token's place (or the mean state), take it out of the text, or hide it from attention."""
@@ -56,7 +56,7 @@ class Eraser:
     """Stands for an erased token's embedding where the vocabulary has no mask token; the mean where none is given."""
 
     @staticmethod
-    def on(bench: Bench, mode: Mode) -> "Eraser":
+    def on(bench: Workspace, mode: Mode) -> "Eraser":
         """An eraser of a bench's task; what stands for an erased token is computed once for all methods."""
         task = bench.task()
         if task.mask_token is not None:
@@ -82,7 +82,7 @@ class Eraser:
         Copy i is of row `rows[i]`; where none are named, of row i.
         """
         copied = torch.arange(len(batch)) if rows is None else rows
-        portion = Portion(ROWS_AT_ONCE)
+        portion = AdaptiveBatchSize(ROWS_AT_ONCE)
         left = batch.present.sum(dim=1)[copied] - (gone.sum(dim=1) if self.mode == "delete" else 0)
         asked, told = list(_by_length(left)), []
         for copies in asked:
@@ -149,7 +149,7 @@ def _is_too_much(padded: int, real: int) -> bool:
     return padded > TOKENS_AT_ONCE or padded > max(ENOUGH_TOKENS, (1 + PADDING) * real)
 
 
-def clean(bench: Bench, split: str, goal: Goal) -> Clean:
+def clean(bench: Workspace, split: str, goal: Goal) -> Clean:
     """The model's answers to the whole texts of a split, computed once for all methods and measures."""
     task = bench.task()
     batch = task.data[split]
@@ -186,17 +186,17 @@ def places(scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token
     return ranking(scores, maskable).argsort(dim=1)
 
 
-def first_tokens(
+def top_k_mask(
     scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"], count: Int[Tensor, " row"]
 ) -> Bool[Tensor, "row token"]:
     """The `count` tokens of each row that score highest; ties by position.
 
-    >>> first_tokens(torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([[True, True, True]]), torch.tensor([2]))
+    >>> top_k_mask(torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([[True, True, True]]), torch.tensor([2]))
     tensor([[False,  True,  True]])
     """
     return (places(scores, maskable) < count[:, None]) & maskable
 
 
-def share_of(maskable: Bool[Tensor, "row token"], share: float) -> Int[Tensor, " row"]:
+def fraction_to_count(maskable: Bool[Tensor, "row token"], share: float) -> Int[Tensor, " row"]:
     """That share of each row's maskable tokens, rounded to whole tokens."""
     return (maskable.sum(dim=1) * share).round().long()

@@ -21,12 +21,12 @@ from diffmask.core.batch import Batch
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
-from diffmask.errors import RecipeError
-from diffmask.metrics.base import Evaluation, record_of
+from diffmask.errors import ConfigError
+from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Clean, Eraser, Goal, Mode, clean, counts, places
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Tokens = frozenset[int]
 
@@ -97,14 +97,14 @@ def _drops(
     return iter((whole.probability[rows] - left).tolist())
 
 
-COMPREHENSIVENESS = Measure(
+COMPREHENSIVENESS = MetricInfo(
     name="comprehensiveness",
     title="Comprehensiveness",
     better="higher",
     says="The answer falls when the words that score highest are erased: they were needed.",
     cannot_say="Erased texts are unlike any the model was trained on; part of the fall may be surprise.",
 )
-SUFFICIENCY = Measure(
+SUFFICIENCY = MetricInfo(
     name="sufficiency",
     title="Sufficiency",
     better="lower",
@@ -118,11 +118,11 @@ NORMALISED = tuple(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comprehensiveness(Evaluation):
+class Comprehensiveness(Metric):
     """comp_k = p(y|x) - p(y|x without the top k), suff_k = p(y|x) - p(y|the top k alone); both averaged over k."""
 
     name: ClassVar[str] = "comprehensiveness"
-    measures: ClassVar[tuple[Measure, ...]] = (COMPREHENSIVENESS, SUFFICIENCY, *NORMALISED)
+    measures: ClassVar[tuple[MetricInfo, ...]] = (COMPREHENSIVENESS, SUFFICIENCY, *NORMALISED)
     erases: ClassVar[bool] = True
 
     split: str = "test"
@@ -141,9 +141,9 @@ class Comprehensiveness(Evaluation):
 
     def __post_init__(self) -> None:
         if not self.ratios or not all(0 < ratio <= 1 for ratio in self.ratios):
-            raise RecipeError(f"comprehensiveness: ratios are shares from above 0 to 1; found {list(self.ratios)}")
+            raise ConfigError(f"comprehensiveness: ratios are shares from above 0 to 1; found {list(self.ratios)}")
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Two means, a point of a curve for each ratio, and the means between the bounds where there are any."""
         explained = bench.explained(method, self.split)
         batch = bench.task().data[self.split]
@@ -163,7 +163,7 @@ class Comprehensiveness(Evaluation):
                 yield record_of(bench, method, explained, "input", normalised.name, between, keep_rows=True)
 
     def _bounds(
-        self, bench: Bench, eraser: Eraser, whole: Clean, sizes: Int[Tensor, "row ratio"], keep: bool
+        self, bench: Workspace, eraser: Eraser, whole: Clean, sizes: Int[Tensor, "row ratio"], keep: bool
     ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
         """Each text's smallest and largest mean drop, searched once for all methods."""
         batch = bench.task().data[self.split]

@@ -11,18 +11,18 @@ from torch.distributions import Categorical, Distribution
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, decision, divergence
-from diffmask.core.explainer import CleanPass, Method
-from diffmask.core.resources import Portion
-from diffmask.methods.diffmask.base import MaskExplainer, hardened
-from diffmask.metrics.base import Evaluation, record_of
+from diffmask.core.explainer import ForwardTrace, Method
+from diffmask.core.resources import AdaptiveBatchSize
+from diffmask.methods.diffmask.base import MaskExplainer, binarize
+from diffmask.metrics.base import Metric, record_of
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Table = dict[str, Shaped[Tensor, " row"]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fidelity(Evaluation):
+class Fidelity(Metric):
     """Divergence, agreement and macro-F1 of the answer under hard masks, and the share kept; learned masks only."""
 
     name: ClassVar[str] = "fidelity"
@@ -31,7 +31,7 @@ class Fidelity(Evaluation):
     rows_at_once: int = 128
 
     @torch.no_grad()
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Three numbers a site, five where the answer is one of several classes; none if no mask was learned."""
         explainer = bench.explainer(method)
         if not isinstance(explainer, MaskExplainer):
@@ -39,7 +39,7 @@ class Fidelity(Evaluation):
         explained = bench.explained(method, self.split)
         batch = bench.task().data[self.split]
         order = batch.present.sum(dim=1).argsort(stable=True)
-        parts = Portion(self.rows_at_once).split(
+        parts = AdaptiveBatchSize(self.rows_at_once).split(
             len(batch), lambda items: under_masks(explainer, batch[order[items]].trim())
         )
         for site in explainer.sites:
@@ -54,8 +54,8 @@ class Fidelity(Evaluation):
 
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
     """What becomes of each row's answer under the hard mask of each site."""
-    clean = CleanPass.over(explainer.task, batch)
-    answer, masks = clean.answer, hardened(explainer.opened(clean, explainer.sites))
+    clean = ForwardTrace.over(explainer.task, batch)
+    answer, masks = clean.answer, binarize(explainer.opened(clean, explainer.sites))
     found = {}
     for site, hard in zip(explainer.sites, masks.unbind(dim=1), strict=True):
         masked = explainer.under(clean, site, hard)

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from diffmask.core.batch import Attribution
 from diffmask.core.explainer import Method
-from diffmask.metrics.base import Evaluation, record_of
+from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.ranks import chance_among_first
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Scores = Float[Tensor, "row token"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DivergenceToTruth(Evaluation):
+class DivergenceToTruth(Metric):
     """KL(truth || scores) and JS(truth, scores) of each row's scores normalised to sum to one.
 
     Rows in which no token matters are left out. `flat_rows` is the share of rows whose largest and smallest score
@@ -31,15 +31,15 @@ class DivergenceToTruth(Evaluation):
     """
 
     name: ClassVar[str] = "divergence-to-truth"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="kl_to_truth",
             title="KL to the truth",
             better="lower",
             says="The scores are shared out as the answer really depends on the tokens.",
             cannot_say="It is infinite where a needed token scores exactly zero, and says nothing about other tasks.",
         ),
-        Measure(
+        MetricInfo(
             name="js_to_truth",
             title="JS to the truth",
             better="lower",
@@ -52,7 +52,7 @@ class DivergenceToTruth(Evaluation):
     flat: float = 0.02
     """Difference below which a row's scores count as uniform."""
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Three numbers for each site the method speaks of."""
         batch = bench.task().data[self.split]
         truth = bench.task().truth(batch)
@@ -67,7 +67,7 @@ class DivergenceToTruth(Evaluation):
             yield record_of(bench, method, explained, site, "flat_rows", level.float())
 
 
-def by_site(attribution: Attribution, method: Method, bench: Bench) -> Iterator[tuple[str, Scores]]:
+def by_site(attribution: Attribution, method: Method, bench: Workspace) -> Iterator[tuple[str, Scores]]:
     """The scores as seen from each layer, or at the one site the method works at; `input` if it has none."""
     if attribution.by_layer is None:
         yield method.to_dict().get("site", "input") or bench.task().sites[0], attribution.scores
@@ -105,7 +105,7 @@ PLANTED = "The evidence is what should decide; a model that decides by something
 
 
 @dataclass(frozen=True, kw_only=True)
-class MassOnEvidence(Evaluation):
+class MassOnEvidence(Metric):
     """sum of |score| over the evidence / sum of |score|; and whether the highest score lies on it.
 
     The evidence of bABI's questions are their supporting sentences. Rows without known evidence are left out, and
@@ -113,15 +113,15 @@ class MassOnEvidence(Evaluation):
     """
 
     name: ClassVar[str] = "mass-on-evidence"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="evidence_mass",
             title="mass on the evidence",
             better="higher",
             says="Most of the scores' weight lies on what the answer follows from.",
             cannot_say=PLANTED,
         ),
-        Measure(
+        MetricInfo(
             name="evidence_first",
             title="highest score on the evidence",
             better="higher",
@@ -132,7 +132,7 @@ class MassOnEvidence(Evaluation):
 
     split: str = "test"
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Two numbers."""
         batch = bench.task().data[self.split]
         evidence = (bench.task().truth(batch) > 0) & batch.maskable

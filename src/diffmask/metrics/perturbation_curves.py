@@ -16,30 +16,30 @@ from torch.distributions import Distribution
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, decides, explained
 from diffmask.core.explainer import Method
-from diffmask.errors import RecipeError
-from diffmask.metrics.base import Evaluation, record_of
-from diffmask.metrics.erasure import Eraser, Mode, first_tokens, share_of
-from diffmask.results.benchmark_result import Measure
+from diffmask.errors import ConfigError
+from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.erasure import Eraser, Mode, fraction_to_count, top_k_mask
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 BLIND = "Erased texts are unlike those the model was trained on: part of what changes may be surprise, not evidence."
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeletionInsertion(Evaluation):
+class DeletionInsertion(Metric):
     """Area under p(decision | text less its first tokens), and under p(decision | its first tokens alone)."""
 
     name: ClassVar[str] = "deletion-insertion"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="deletion_area",
             title="deletion",
             better="lower",
             says="The answer goes quickly when tokens are erased in the method's order.",
             cannot_say=BLIND,
         ),
-        Measure(
+        MetricInfo(
             name="insertion_area",
             title="insertion",
             better="higher",
@@ -54,7 +54,7 @@ class DeletionInsertion(Evaluation):
     mode: Mode = "mask"
     quantity: Quantity = "probability"
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Two areas, and the points of both curves."""
         explained_split = bench.explained(method, self.split)
         batch, eraser = bench.task().data[self.split], Eraser(bench.task(), self.mode)
@@ -78,7 +78,7 @@ def curve(
     outcome: Shaped[Tensor, "row *event"] = eraser.decisions(batch)
     points = []
     for share in shares:
-        first = first_tokens(scores, batch.maskable, share_of(batch.maskable, share))
+        first = top_k_mask(scores, batch.maskable, fraction_to_count(batch.maskable, share))
         gone = batch.maskable & ~first if keep else first
         points.append(eraser.ask(batch, gone, lambda answer, rows: explained(answer, outcome[rows], quantity)))
     return torch.stack(points)
@@ -95,12 +95,12 @@ def area(points: Float[Tensor, "point row"], shares: Sequence[float]) -> Float[T
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecisionFlip(Evaluation):
+class DecisionFlip(Metric):
     """Share of the maskable tokens erased, highest score first, when the decision first changes; 1 if it never does."""
 
     name: ClassVar[str] = "decision-flip"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="flip_share",
             title="share of tokens to flip",
             better="lower",
@@ -117,9 +117,9 @@ class DecisionFlip(Evaluation):
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise RecipeError(f"decision-flip: steps is at least 1; found {self.steps}")
+            raise ConfigError(f"decision-flip: steps is at least 1; found {self.steps}")
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """One number."""
         found = bench.explained(method, self.split)
         batch, eraser = bench.task().data[self.split], Eraser(bench.task(), self.mode)
@@ -138,7 +138,7 @@ def flip_share(eraser: Eraser, batch: Batch, scores: Float[Tensor, "row token"],
         waiting = waiting[(step <= tokens[waiting]) | (step == 1)]
         if len(waiting) == 0:
             break
-        gone = first_tokens(scores[waiting], batch.maskable[waiting], count[waiting])
+        gone = top_k_mask(scores[waiting], batch.maskable[waiting], count[waiting])
         wanted = outcome[waiting]
         same = eraser.ask(batch[waiting], gone, partial(_keeps, wanted))
         flipped = waiting[~same]

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from diffmask.core.explainer import Method
 from diffmask.explanation.text_units import Span
-from diffmask.metrics.base import Evaluation, record_of
-from diffmask.metrics.erasure import first_tokens, share_of
+from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.erasure import fraction_to_count, top_k_mask
 from diffmask.metrics.ranks import above_and_equal
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Marks = Bool[Tensor, "row token"]
 PEOPLE = (
@@ -24,7 +24,7 @@ PEOPLE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HumanRationales(Evaluation):
+class HumanRationales(Metric):
     """F1 of the highest-scoring tokens and of their spans, and average precision, against the tokens people marked.
 
     As many tokens are taken as people mark on average, as a share of the text. The tokens are the model's word pieces.
@@ -32,22 +32,22 @@ class HumanRationales(Evaluation):
     """
 
     name: ClassVar[str] = "human-rationales"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="rationale_auprc",
             title="average precision against people's marks",
             better="higher",
             says="Tokens that people marked score higher than those they did not.",
             cannot_say=PEOPLE,
         ),
-        Measure(
+        MetricInfo(
             name="rationale_token_f1",
             title="token F1 against people's marks",
             better="higher",
             says="The highest scores lie on the tokens that people marked.",
             cannot_say=PEOPLE,
         ),
-        Measure(
+        MetricInfo(
             name="rationale_iou_f1",
             title="span F1 against people's marks",
             better="higher",
@@ -60,7 +60,7 @@ class HumanRationales(Evaluation):
     overlap: float = 0.5
     """Least intersection over union of two spans that count as one."""
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Three numbers."""
         batch = bench.task().data[self.split]
         marked = (bench.task().truth(batch) > 0) & batch.maskable
@@ -81,7 +81,7 @@ class HumanRationales(Evaluation):
 def as_many(scores: Float[Tensor, "row token"], maskable: Marks, marked: Marks) -> Marks:
     """The highest scores of each row, as large a share of it as is marked on average; at least one."""
     share = float((marked.sum(dim=1) / maskable.sum(dim=1)).mean())
-    return first_tokens(scores, maskable, share_of(maskable, share).clamp(min=1))
+    return top_k_mask(scores, maskable, fraction_to_count(maskable, share).clamp(min=1))
 
 
 def average_precision(scores: Float[Tensor, "row token"], maskable: Marks, marked: Marks) -> Float[Tensor, " row"]:

@@ -14,20 +14,20 @@ from torch import Tensor
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, decision, explained
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.hooks import Edit, disturbing
+from diffmask.core.hooks import Edit, persistent_edit
 from diffmask.core.probe import site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator
-from diffmask.errors import RecipeError
-from diffmask.metrics.base import Evaluation, record_of
+from diffmask.errors import ConfigError
+from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Eraser, Mode
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Infidelity(Evaluation):
+class Infidelity(Metric):
     """E_I[(sum of the scores in I - (f(x) - f(x without I)))^2] over random sets I of tokens.
 
     A text's scores are multiplied by the one number that fits best: methods do not share a unit. So is a text in which
@@ -35,8 +35,8 @@ class Infidelity(Evaluation):
     """
 
     name: ClassVar[str] = "infidelity"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="infidelity",
             title="infidelity",
             better="lower",
@@ -56,9 +56,9 @@ class Infidelity(Evaluation):
 
     def __post_init__(self) -> None:
         if self.samples < 2:
-            raise RecipeError(f"infidelity: samples is at least 2, a fit to one set is perfect; found {self.samples}")
+            raise ConfigError(f"infidelity: samples is at least 2, a fit to one set is perfect; found {self.samples}")
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """One number."""
         found = bench.explained(method, self.split)
         batch, eraser = bench.task().data[self.split], Eraser(bench.task(), self.mode)
@@ -104,16 +104,16 @@ def infidelity(
     return (factor * said - change).square().mean(dim=0)
 
 
-Noise = Float[Tensor, "token width"]
+NoiseTolerance = Float[Tensor, "token width"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxSensitivity(Evaluation):
+class MaxSensitivity(Metric):
     """max over d of ||scores(x + d) - scores(x)|| / ||scores(x)||, d small and added to the token embeddings."""
 
     name: ClassVar[str] = "sensitivity"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="max_sensitivity",
             title="sensitivity to noise",
             better="lower",
@@ -132,9 +132,9 @@ class MaxSensitivity(Evaluation):
 
     def __post_init__(self) -> None:
         if self.rows < 1 or self.samples < 1:
-            raise RecipeError(f"sensitivity: rows and samples are at least 1; found {self.rows} and {self.samples}")
+            raise ConfigError(f"sensitivity: rows and samples are at least 1; found {self.rows} and {self.samples}")
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """One number."""
         task, explainer = bench.task(), bench.explainer(method)
         batch = task.data[self.split][: self.rows].trim()
@@ -144,7 +144,7 @@ class MaxSensitivity(Evaluation):
         yield record_of(bench, method, found, "input", "max_sensitivity", values, keep_rows=True)
 
 
-def draw(task: Task, tokens: int, samples: int, radius: float, seed: int) -> list[Noise]:
+def draw(task: Task, tokens: int, samples: int, radius: float, seed: int) -> list[NoiseTolerance]:
     """Uniform noise within the radius, a number for each place of a row and dimension of the embedding."""
     deviation = site_statistics(task, task.sites[:1], rows=500)[task.sites[0]].deviation
     source = generator(seed, "sensitivity")
@@ -152,7 +152,7 @@ def draw(task: Task, tokens: int, samples: int, radius: float, seed: int) -> lis
     return list(uniform.to(deviation.device) * deviation * radius)
 
 
-def max_sensitivity(explainer: Explainer, batch: Batch, noises: list[Noise]) -> Float[Tensor, " row"]:
+def max_sensitivity(explainer: Explainer, batch: Batch, noises: list[NoiseTolerance]) -> Float[Tensor, " row"]:
     """The largest relative change of a text's scores over the noises; the outcome explained stays the same."""
     task = explainer.task
     with torch.no_grad():
@@ -161,13 +161,13 @@ def max_sensitivity(explainer: Explainer, batch: Batch, noises: list[Noise]) -> 
     size = calm.norm(dim=1)
     largest = torch.zeros_like(size)
     for noise in noises:
-        with disturbing(task.model, task.place(task.sites[0]), _adding(noise)):
+        with persistent_edit(task.model, task.place(task.sites[0]), _adding(noise)):
             moved = explainer(batch, outcome).scores
         largest = largest.maximum((moved - calm).norm(dim=1) / torch.where(size > 0, size, 1.0))
     return largest
 
 
-def _adding(noise: Noise) -> Edit:
+def _adding(noise: NoiseTolerance) -> Edit:
     """h_t + noise_t: the same noise for every row, so that a text's copies stay copies."""
 
     def edit(state: Float[Tensor, "row token width"]) -> Float[Tensor, "row token width"]:

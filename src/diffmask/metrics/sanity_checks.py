@@ -13,17 +13,17 @@ from torch import nn
 from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
-from diffmask.errors import RecipeError
-from diffmask.metrics.base import Evaluation, record_of
+from diffmask.errors import ConfigError
+from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.ranks import rank_correlation
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.derived import Change, ChangedBench, ReseededBench
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.derived import ModifiedWorkspace, ReseededWorkspace, TaskModification
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled(Change):
+class Shuffled(TaskModification):
     """The last share of the model's modules, from the head down, with the numbers of each weight in another order."""
 
     name: ClassVar[str] = "shuffled"
@@ -50,12 +50,12 @@ def weight_owners(model: nn.Module) -> list[nn.Module]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomisedModel(Evaluation):
+class RandomisedModel(Metric):
     """Spearman's rho between the scores of the model and those of a copy whose weights are shuffled."""
 
     name: ClassVar[str] = "randomised-model"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="randomised_correlation",
             title="correlation with a shuffled model",
             better="lower",
@@ -71,14 +71,14 @@ class RandomisedModel(Evaluation):
 
     def __post_init__(self) -> None:
         if not all(0 < share <= 1 for share in self.shares):
-            raise RecipeError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
+            raise ConfigError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
 
-    def beside(self, bench: Bench) -> Sequence[Bench]:
+    def beside(self, bench: Workspace) -> Sequence[Workspace]:
         """Everything shuffled, then each share."""
         changes = [Shuffled(), *(Shuffled(share=share) for share in self.shares)]
-        return [ChangedBench.of(bench, change) for change in changes]
+        return [ModifiedWorkspace.of(bench, change) for change in changes]
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """The correlation with everything shuffled; then that of each share."""
         own = bench.explained(method, self.split)
         maskable = bench.task().data[self.split].maskable
@@ -89,12 +89,12 @@ class RandomisedModel(Evaluation):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StabilityOverSeeds(Evaluation):
+class StabilityOverSeeds(Metric):
     """Mean of Spearman's rho between the scores of a fit with seed s and those of fits with s + 1, s + 2, ..."""
 
     name: ClassVar[str] = "stability"
-    measures: ClassVar[tuple[Measure, ...]] = (
-        Measure(
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
+        MetricInfo(
             name="seed_correlation",
             title="agreement between seeds",
             better="higher",
@@ -109,13 +109,13 @@ class StabilityOverSeeds(Evaluation):
 
     def __post_init__(self) -> None:
         if self.others < 1:
-            raise RecipeError(f"stability: others is at least 1; found {self.others}")
+            raise ConfigError(f"stability: others is at least 1; found {self.others}")
 
-    def beside(self, bench: Bench) -> Sequence[Bench]:
+    def beside(self, bench: Workspace) -> Sequence[Workspace]:
         """The same task at other seeds."""
-        return [ReseededBench.of(bench, bench.seed + further) for further in range(1, self.others + 1)]
+        return [ReseededWorkspace.of(bench, bench.seed + further) for further in range(1, self.others + 1)]
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """One number."""
         own = bench.explained(method, self.split)
         maskable = bench.task().data[self.split].maskable

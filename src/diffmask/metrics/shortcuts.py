@@ -22,15 +22,15 @@ from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import FitWarning, TaskError
-from diffmask.metrics.base import Evaluation, record_of
+from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Eraser
 from diffmask.metrics.ground_truth import first_on
 from diffmask.metrics.ranks import chance_among_first, mid_ranks
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.workspace.derived import Change, ChangedBench
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.derived import ModifiedWorkspace, TaskModification
+from diffmask.workspace.workspace import Workspace
 
 Kind = Literal["single", "context", "pair"]
 SIZE = {"single": 1, "context": 2, "pair": 2}
@@ -132,25 +132,25 @@ REHEARSED = 8
 CANNOT = "A shortcut is the easiest thing a model can rely on: a method that finds it may miss subtler evidence."
 
 
-def measures_of(kind: Kind) -> tuple[Measure, ...]:
+def measures_of(kind: Kind) -> tuple[MetricInfo, ...]:
     """How to read the three numbers of one kind of shortcut."""
     title = TITLES[kind]
     return (
-        Measure(
+        MetricInfo(
             name=f"{kind}_first",
             title=f"{title} ranked first",
             better="higher",
             says="The highest score of a text lies on what decides it.",
             cannot_say=CANNOT,
         ),
-        Measure(
+        MetricInfo(
             name=f"{kind}_precision",
             title=f"{title}, precision at k",
             better="higher",
             says="The k highest scores of a text lie on the k tokens that decide it.",
             cannot_say=CANNOT,
         ),
-        Measure(
+        MetricInfo(
             name=f"{kind}_rank",
             title=f"{title}, mean rank",
             better="lower",
@@ -161,7 +161,7 @@ def measures_of(kind: Kind) -> tuple[Measure, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planted(Change):
+class Planted(TaskModification):
     """A copy of the task whose rows hold a shortcut, and whose model is trained on them for a short time."""
 
     name: ClassVar[str] = "planted"
@@ -248,7 +248,7 @@ def _right(eraser: Eraser, batch: Batch) -> Bool[Tensor, " row"]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlantedShortcut(Evaluation):
+class PlantedShortcut(Metric):
     """Rank of planted tokens in texts that a copy of the model decides by them: first, precision at k, mean rank.
 
     The copy is fine-tuned on rows half of which are planted. Where it has not learned the shortcut nothing is measured.
@@ -256,7 +256,7 @@ class PlantedShortcut(Evaluation):
     """
 
     name: ClassVar[str] = "planted-shortcut"
-    measures: ClassVar[tuple[Measure, ...]] = (
+    measures: ClassVar[tuple[MetricInfo, ...]] = (
         *measures_of("single"),
         *measures_of("context"),
         *measures_of("pair"),
@@ -284,16 +284,16 @@ class PlantedShortcut(Evaluation):
             learning_rate=self.learning_rate,
         )
 
-    def beside(self, bench: Bench) -> Sequence[Bench]:
+    def beside(self, bench: Workspace) -> Sequence[Workspace]:
         """The planted copy."""
-        return [ChangedBench.of(bench, self.change)]
+        return [ModifiedWorkspace.of(bench, self.change)]
 
-    def rehearsed(self) -> tuple[Evaluation, float]:
+    def rehearsed(self) -> tuple[Metric, float]:
         """With a copy that need not have learned the shortcut."""
         steps = min(self.steps, REHEARSED)
         return replace(self, steps=steps, learned=0.0), self.steps / steps
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """Three numbers, or a warning that says why there are none."""
         (planted,) = self.beside(bench)
         task = planted.task()

@@ -18,7 +18,7 @@ from diffmask.report.figures import write_figures
 from diffmask.report.leaderboard import is_baseline, standings
 from diffmask.report.payload import payload
 from diffmask.report.tables import csv_tables, latex_table
-from diffmask.results.benchmark_result import Board, Comparison, Measure
+from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MetricInfo
 from diffmask.results.formatting import amount, between, duration, shown
 from diffmask.results.records import write_text
 
@@ -61,7 +61,7 @@ COSTS = {
 """What the columns of cost are called; other costs keep their own names."""
 
 
-def render_board(board: Board) -> str:
+def render_board(board: BenchmarkResult) -> str:
     """The page. Its script and style are allowed by their digests; nothing else can run or load."""
     from markupsafe import Markup
 
@@ -93,7 +93,7 @@ def render_board(board: Board) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def cost_columns(board: Board) -> Mapping[str, str]:
+def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:
     """Every cost that some method has, by name: its heading."""
     named = dict.fromkeys(name for method in board.methods for name in method.cost)
     order = [*(name for name in COSTS if name in named), *(name for name in named if name not in COSTS)]
@@ -136,11 +136,11 @@ def _marked(drawings: Mapping[str, str]) -> Mapping[str, str]:
     return {name: Markup(drawing) for name, drawing in drawings.items()}
 
 
-def _priced(board: Board, measure: Measure) -> bool:
+def _priced(board: BenchmarkResult, measure: MetricInfo) -> bool:
     return any(measure.name in method.estimates and "seconds" in method.cost for method in board.methods)
 
 
-def _of(comparisons: Sequence[Comparison], measure: Measure) -> Sequence[Comparison]:
+def _of(comparisons: Sequence[Comparison], measure: MetricInfo) -> Sequence[Comparison]:
     return [comparison for comparison in comparisons if comparison.measure == measure.name]
 
 
@@ -151,7 +151,7 @@ def is_benchmark(folder: str | Path) -> bool:
 
 def write_benchmark_report(folder: str | Path) -> Path:
     """Write `report.html`, `tables/` and, where matplotlib is installed, `figures/`; returns the page's path."""
-    home, board = Path(folder), Board.load(folder)
+    home, board = Path(folder), BenchmarkResult.load(folder)
     for name, text in {**csv_tables(board), "measures.tex": latex_table(board)}.items():
         write_text(home / "tables" / name, text)
     if find_spec("matplotlib"):

@@ -14,7 +14,7 @@ from html import escape
 from typing import Literal
 
 from diffmask.report.leaderboard import is_baseline
-from diffmask.results.benchmark_result import Board, Curve, Estimate, Measure
+from diffmask.results.benchmark_result import BenchmarkResult, Curve, Estimate, MetricInfo
 from diffmask.results.formatting import duration
 
 WIDTH, HEIGHT = 480.0, 300.0
@@ -125,7 +125,7 @@ def _tick(value: float) -> str:
     return f"{value:g}".replace("-", "−")
 
 
-def curve_chart(board: Board, curves: Sequence[Curve], title: str) -> str:
+def curve_chart(board: BenchmarkResult, curves: Sequence[Curve], title: str) -> str:
     """Lines with their intervals; each is named where it ends."""
     order = [method.name for method in board.methods]
     longest = max(len(curve.method) for curve in curves)
@@ -160,7 +160,7 @@ def _name(curve: Curve, kind: int, x: Axis, y: Axis, at: float) -> str:
     )
 
 
-def curve_groups(board: Board) -> Mapping[str, Sequence[Curve]]:
+def curve_groups(board: BenchmarkResult) -> Mapping[str, Sequence[Curve]]:
     """Curves that share a chart, by the chart's title."""
     titles = {measure.name: measure.title for measure in board.measures}
     known = {method.name for method in board.methods}
@@ -175,7 +175,7 @@ Box = tuple[float, float, float, float]
 Anchor = Literal["start", "middle", "end"]
 
 
-def cost_chart(board: Board, measure: Measure) -> str:
+def cost_chart(board: BenchmarkResult, measure: MetricInfo) -> str:
     """Seconds a text, on a logarithmic axis, against a measure with its interval; better is always up."""
     known = [
         (kind, method.name, method.cost["seconds"], method.estimates[measure.name])
@@ -242,7 +242,7 @@ def _overlap(first: Box, second: Box) -> bool:
 WIDTH = 152.0
 
 
-def whiskers(board: Board, measure: Measure) -> dict[str, str]:
+def whiskers(board: BenchmarkResult, measure: MetricInfo) -> dict[str, str]:
     """By method's name: a line for the interval, a dot for the mean; dashed, where the first baseline's mean is."""
     found = {
         method.name: method.estimates[measure.name] for method in board.methods if measure.name in method.estimates

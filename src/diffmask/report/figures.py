@@ -6,13 +6,13 @@ from typing import Any
 
 from diffmask.errors import ExtraError
 from diffmask.report.charts import curve_groups
-from diffmask.results.benchmark_result import Board, Curve, Measure
+from diffmask.results.benchmark_result import BenchmarkResult, Curve, MetricInfo
 
 COLOURS = ("#5b6472", "#a33b7f", "#00795b", "#bf4c08", "#8f6300", "#0f7b9b", "#0b5c9e", "#4b3ca7")
 MARKS = "os^dXv|P"
 
 
-def write_figures(board: Board, folder: Path) -> list[Path]:
+def write_figures(board: BenchmarkResult, folder: Path) -> list[Path]:
     """Every chart as PNG and PDF; returns the files."""
     drawings = {
         f"curve_{_file(group[0].measure)}": _curves(board, title, group) for title, group in curve_groups(board).items()
@@ -48,7 +48,7 @@ def write_figure(draw: Draw, stem: Path) -> list[Path]:
     return [png, pdf]
 
 
-def _curves(board: Board, title: str, curves: Sequence[Curve]) -> Draw:
+def _curves(board: BenchmarkResult, title: str, curves: Sequence[Curve]) -> Draw:
     order = [method.name for method in board.methods]
 
     def draw(_: Any, axes: Any) -> None:
@@ -63,7 +63,7 @@ def _curves(board: Board, title: str, curves: Sequence[Curve]) -> Draw:
     return draw
 
 
-def _cost(board: Board, measure: Measure) -> Draw:
+def _cost(board: BenchmarkResult, measure: MetricInfo) -> Draw:
     def draw(_: Any, axes: Any) -> None:
         for kind, method in enumerate(board.methods):
             found, seconds = method.estimates.get(measure.name), method.cost.get("seconds")
@@ -78,7 +78,7 @@ def _cost(board: Board, measure: Measure) -> Draw:
     return draw
 
 
-def _agreement(board: Board, kind: str, rows: Sequence[Sequence[float]]) -> Draw:
+def _agreement(board: BenchmarkResult, kind: str, rows: Sequence[Sequence[float]]) -> Draw:
     names = [plain(method.name) for method in board.methods]
 
     def draw(figure: Any, axes: Any) -> None:

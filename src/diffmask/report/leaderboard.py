@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diffmask.results.benchmark_result import Board, Comparison, Measure, MethodResult
+from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MethodResult, MetricInfo
 
 BASELINES = frozenset({"random", "uniform"})
 """Recipes that look at nothing: what every method has to beat."""
@@ -27,7 +27,7 @@ class Standing:
         return "best" if len(self.tied) == 1 else "tie"
 
 
-def standings(board: Board) -> Mapping[str, Standing]:
+def standings(board: BenchmarkResult) -> Mapping[str, Standing]:
     """Of every measure, by its name."""
     return {measure.name: _standing(board, measure) for measure in board.measures}
 
@@ -37,7 +37,7 @@ def is_baseline(method: MethodResult) -> bool:
     return method.recipe.get("name", method.name) in BASELINES
 
 
-def _standing(board: Board, measure: Measure) -> Standing:
+def _standing(board: BenchmarkResult, measure: MetricInfo) -> Standing:
     means = {method.name: method.estimates[measure.name].mean for method in board.methods
              if measure.name in method.estimates}  # fmt: skip
     if len(means) < 2:

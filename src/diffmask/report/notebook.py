@@ -3,7 +3,7 @@
 from html import escape
 
 from diffmask.report.leaderboard import Standing, standings
-from diffmask.results.benchmark_result import Board, Measure, MethodResult
+from diffmask.results.benchmark_result import BenchmarkResult, MethodResult, MetricInfo
 from diffmask.results.formatting import between, duration, shown
 
 STYLE = (
@@ -17,7 +17,7 @@ STYLE = (
 )
 
 
-def render(board: Board) -> str:
+def render(board: BenchmarkResult) -> str:
     """No script; nothing of the board is taken for markup."""
     verdict = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in board.verdict)
     limits = "".join(f"<li>{escape(warning)}</li>" for warning in board.warnings)
@@ -30,7 +30,7 @@ def render(board: Board) -> str:
     )
 
 
-def _table(board: Board) -> str:
+def _table(board: BenchmarkResult) -> str:
     ranked = standings(board)
     heads = "".join(f'<th scope="col">{_heading(measure)}</th>' for measure in board.measures)
     rows = "".join(
@@ -45,7 +45,7 @@ def _table(board: Board) -> str:
     )
 
 
-def _heading(measure: Measure) -> str:
+def _heading(measure: MetricInfo) -> str:
     return (
         f"{escape(measure.title)}<small>{'↑' if measure.better == 'higher' else '↓'} {measure.better} is better</small>"
     )

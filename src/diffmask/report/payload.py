@@ -12,7 +12,7 @@ from math import sqrt
 from typing import Any
 
 from diffmask.report.leaderboard import is_baseline
-from diffmask.results.benchmark_result import Board, BoardText
+from diffmask.results.benchmark_result import BenchmarkResult, BoardText
 
 
 def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
@@ -72,7 +72,7 @@ class Payload:
     """How many lost their layers to the budget."""
 
 
-def payload(board: Board, budget: int = BUDGET) -> Payload:
+def payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
     """Texts in order while they fit; layers are given up first."""
     names = [method.name for method in board.methods]
     orderly = [method.name for method in board.methods if not is_baseline(method)]

@@ -35,7 +35,7 @@ TITLES = {
     "attention": "Attention",
     "gradient": "Gradient",
     "input-x-gradient": "Input times gradient",
-    "integrated-gradient": "Integrated gradient",
+    "integrated-gradients": "Integrated gradient",
     "mutual-information": "Mutual information",
     "random": "Random",
 }
@@ -91,8 +91,8 @@ class RoarArea(Measured):
 def titles_of(methods: Iterable[str]) -> dict[str, str]:
     """Names of methods for a figure, as short as tells them apart.
 
-    >>> titles_of(["gradient (one_hot)", "erasure"])
-    {'gradient (one_hot)': 'Gradient', 'erasure': 'erasure'}
+    >>> titles_of(["gradient (one_hot)", "leave-one-out"])
+    {'gradient (one_hot)': 'Gradient', 'leave-one-out': 'leave-one-out'}
     >>> titles_of(["gradient (one_hot)", "gradient"])
     {'gradient (one_hot)': 'gradient (one_hot)', 'gradient': 'gradient'}
     """

@@ -13,14 +13,14 @@ from typing import Any
 from diffmask.report.figures import write_figure
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.report.roar import table
-from diffmask.results.benchmark_result import Board, MethodResult
+from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
 from diffmask.results.records import write_text
 
 Cell = str | int | float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ResultTable:
     """A table with a name for its files and a sentence for its reader."""
 
     name: str
@@ -37,7 +37,7 @@ class Finding:
     def cells(self) -> list[list[str]]:
         """The values as they are read.
 
-        >>> Finding(name="n", title="t", headings=("a", "b", "c"), rows=(("x", 3, 0.25),)).cells()
+        >>> ResultTable(name="n", title="t", headings=("a", "b", "c"), rows=(("x", 3, 0.25),)).cells()
         [['x', '3', '0.250']]
         """
         return [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in self.rows]
@@ -66,7 +66,7 @@ ESCAPES = {
 }  # fmt: skip
 
 
-def csv_tables(board: Board) -> Mapping[str, str]:
+def csv_tables(board: BenchmarkResult) -> Mapping[str, str]:
     """The text of every CSV file, by the file's name."""
     return {
         "measures.csv": _csv(_measures(board)),
@@ -78,7 +78,7 @@ def csv_tables(board: Board) -> Mapping[str, str]:
     }
 
 
-def latex_table(board: Board) -> str:
+def latex_table(board: BenchmarkResult) -> str:
     """Methods by measures, for `booktabs`: bold is better than every other method, a dagger tied for best."""
     heads = " & ".join(
         f"{latex(measure.title)} ${chr(92)}{'uparrow' if measure.better == 'higher' else 'downarrow'}$"
@@ -119,7 +119,7 @@ def _latex_cell(method: MethodResult, measure: str, standing: Standing) -> str:
     return rf"${mean}{dagger} \pm {(found.high - found.low) / 2:.3f}$"
 
 
-def _measures(board: Board) -> Iterable[Mapping[str, Any]]:
+def _measures(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     ranked = standings(board)
     for method in board.methods:
         for measure in board.measures:
@@ -132,7 +132,7 @@ def _measures(board: Board) -> Iterable[Mapping[str, Any]]:
                 }  # fmt: skip
 
 
-def _comparisons(board: Board) -> Iterable[Mapping[str, Any]]:
+def _comparisons(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for one in board.comparisons:
         yield {
             "measure": one.measure, "first": one.first, "second": one.second, "difference": one.difference,
@@ -140,7 +140,7 @@ def _comparisons(board: Board) -> Iterable[Mapping[str, Any]]:
         }  # fmt: skip
 
 
-def _curves(board: Board) -> Iterable[Mapping[str, Any]]:
+def _curves(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for curve in board.curves:
         for place, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)):
             yield {
@@ -149,13 +149,13 @@ def _curves(board: Board) -> Iterable[Mapping[str, Any]]:
             }  # fmt: skip
 
 
-def _costs(board: Board) -> Iterable[Mapping[str, Any]]:
+def _costs(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for method in board.methods:
         for name, value in method.cost.items():
             yield {"method": method.name, "cost": name, "value": value}
 
 
-def _agreement(board: Board) -> Iterable[Mapping[str, Any]]:
+def _agreement(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     names = [method.name for method in board.methods]
     for kind, rows in board.agreement.items():
         for first, row in zip(names, rows, strict=True):
@@ -163,7 +163,7 @@ def _agreement(board: Board) -> Iterable[Mapping[str, Any]]:
                 yield {"kind": kind, "first": first, "second": second, "value": value}
 
 
-def _scores(board: Board) -> Iterable[Mapping[str, Any]]:
+def _scores(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for number, text in enumerate(board.texts, start=1):
         for method, scores in text.scores.items():
             for place, (word, score) in enumerate(zip(text.words, scores, strict=True)):

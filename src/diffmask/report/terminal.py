@@ -7,13 +7,13 @@ from rich.table import Table
 from rich.text import Text
 
 from diffmask.report.leaderboard import Standing, standings
-from diffmask.results.benchmark_result import Board, MethodResult
+from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
 from diffmask.results.formatting import duration, shown
 
 MARKS = {"best": " *", "tie": " =", "": ""}
 
 
-def show(board: Board, console: Console | None = None) -> None:
+def show(board: BenchmarkResult, console: Console | None = None) -> None:
     """Print the verdict, what limits it, and the table."""
     out = console or Console()
     # A table cut to a pipe's 80 columns cannot be read.
@@ -28,14 +28,14 @@ def show(board: Board, console: Console | None = None) -> None:
     out.print(Text("mean [95 % interval]; * better than every other method, = tied for best", style="dim"))
 
 
-def plain(board: Board) -> str:
+def plain(board: BenchmarkResult) -> str:
     """The same as text without colours."""
     stream = io.StringIO()
     show(board, Console(file=stream, color_system=None))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 
-def _table(board: Board) -> Table:
+def _table(board: BenchmarkResult) -> Table:
     ranked = standings(board)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("method")

@@ -1,4 +1,4 @@
-"""A `Board`: methods side by side on one task, with what may be concluded. Plain values only; no torch here."""
+"""A `BenchmarkResult`: methods side by side on one task, with a verdict. Plain values only; no torch here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from diffmask.results.records import write_json, write_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure:
+class MetricInfo:
     """What is measured, and how to read it."""
 
     name: str
@@ -24,7 +24,7 @@ class Measure:
     """What is turned along its curve, where it has one."""
     curve: str = ""
     """The metric along its curve, where that is another than its own."""
-    beyond_random: bool = False
+    relative_to_random: bool = False
     """Whether it is counted from a random order, which then has 0."""
 
 
@@ -102,7 +102,7 @@ class BoardText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Board:
+class BenchmarkResult:
     """Everything a report shows."""
 
     title: str
@@ -110,7 +110,7 @@ class Board:
     """Paragraphs; the first can be quoted alone."""
     warnings: Sequence[str]
     """What limits the verdict: too few rows, erased input out of distribution, a fit that failed."""
-    measures: Sequence[Measure]
+    measures: Sequence[MetricInfo]
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     curves: Sequence[Curve]
@@ -126,7 +126,7 @@ class Board:
         return file
 
     @staticmethod
-    def load(folder: str | Path) -> "Board":
+    def load(folder: str | Path) -> "BenchmarkResult":
         """The board that `save` wrote, or an error that names the file."""
         from pydantic import TypeAdapter, ValidationError
 
@@ -134,7 +134,7 @@ class Board:
         if not file.is_file():
             raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask benchmark`")
         try:
-            return TypeAdapter(Board).validate_json(file.read_bytes())
+            return TypeAdapter(BenchmarkResult).validate_json(file.read_bytes())
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from diffmask.results.benchmark_result import Comparison, Estimate, Measure
+from diffmask.results.benchmark_result import Comparison, Estimate, MetricInfo
 
 Values = Any
 """A numpy array: one number for each seed and text; a text on which a measure says nothing is NaN."""
@@ -37,7 +37,7 @@ class Bootstrapped:
 
 
 def compare(
-    measures: Sequence[Measure],
+    measures: Sequence[MetricInfo],
     values: Mapping[str, Mapping[str, Values]],
     resamples: int = RESAMPLES,
 ) -> list[Comparison]:
@@ -66,7 +66,7 @@ def compare(
     ]
 
 
-def _winner(measure: Measure, first: str, second: str, result: Bootstrapped, p_value: float) -> str | None:
+def _winner(measure: MetricInfo, first: str, second: str, result: Bootstrapped, p_value: float) -> str | None:
     if p_value > LEVEL or result.rows < FEWEST_ROWS or result.mean == 0:
         return None
     return first if (result.mean > 0) == (measure.better == "higher") else second

@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diffmask.results.benchmark_result import Comparison, Measure, MethodResult
+from diffmask.results.benchmark_result import Comparison, MethodResult, MetricInfo
 from diffmask.results.comparison import FEWEST_ROWS
 
 BASELINE = "random"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class VerdictInputs:
     """What the sentences are made of."""
 
-    measures: Sequence[Measure]
+    measures: Sequence[MetricInfo]
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     texts: int
@@ -37,7 +37,7 @@ class Findings:
         return [best, *(other for other in others if self.winner(measure, best.name, other.name) is None)]
 
 
-def verdict(findings: Findings) -> list[str]:
+def verdict(findings: VerdictInputs) -> list[str]:
     """Paragraphs: against chance, among each other, at what cost, and what none of it says."""
     compared = [measure for measure in findings.measures if len(findings.compared(measure.name)) > 1]
     if findings.texts < FEWEST_ROWS:
@@ -54,7 +54,7 @@ def verdict(findings: Findings) -> list[str]:
     ]
 
 
-def _against_chance(findings: Findings, measures: Sequence[Measure]) -> str:
+def _against_chance(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> str:
     """Which methods beat a random order, by all measures, some, or none."""
     every, some, none, worse = [], [], [], []
     others = [method for method in findings.methods if method.name != BASELINE]
@@ -83,7 +83,7 @@ def _against_chance(findings: Findings, measures: Sequence[Measure]) -> str:
     return "; ".join([*parts, *worse]) + "."
 
 
-def _leaders(findings: Findings, measures: Sequence[Measure]) -> Iterator[str]:
+def _leaders(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> Iterator[str]:
     """Who is best by each measure, as far as that can be said."""
     for measure in measures:
         names = [
@@ -98,7 +98,7 @@ def _leaders(findings: Findings, measures: Sequence[Measure]) -> Iterator[str]:
             yield f"Best by {within(measure.title)}: {listed(names)}, which cannot be told apart."
 
 
-def _differences(findings: Findings, measures: Sequence[Measure]) -> Iterator[str]:
+def _differences(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> Iterator[str]:
     """Measure by measure, the order with its ties."""
     for measure in measures:
         names = [method.name for method in findings.compared(measure.name)]
@@ -110,7 +110,7 @@ def _differences(findings: Findings, measures: Sequence[Measure]) -> Iterator[st
         yield said + (f"; cannot be told apart: {', '.join(ties)}." if ties else ".")
 
 
-def _cost(findings: Findings, measures: Sequence[Measure]) -> str:
+def _cost(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> str:
     """What each method takes for a text, and when a fit has paid for itself."""
     parts = []
     for method in sorted(findings.methods, key=lambda method: method.cost.get("seconds", 0.0)):
@@ -130,7 +130,7 @@ def _cost(findings: Findings, measures: Sequence[Measure]) -> str:
     return "A text takes: " + "; ".join(parts) + "."
 
 
-def _limits(measures: Sequence[Measure]) -> str:
+def _limits(measures: Sequence[MetricInfo]) -> str:
     # Two measures of one kind have the same limits, which are said once.
     titles: dict[str, list[str]] = {}
     for measure in measures:

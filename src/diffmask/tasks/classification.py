@@ -165,9 +165,9 @@ class TextClassification(Task):
         """Accuracy; for labels the share of right decisions, for numbers R squared."""
         return self.head.quality(self.head.answer(self.logits(batch)), batch.target)
 
-    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+    def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
         """Whether each decision is right; numbers have no such parts."""
-        return self.head.row_quality(self.head.answer(self.logits(batch)), batch.target)
+        return self.head.per_example_score(self.head.answer(self.logits(batch)), batch.target)
 
     def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """What people marked, in data that has such marks."""

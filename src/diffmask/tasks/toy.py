@@ -13,8 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from diffmask.core.batch import Batch
 from diffmask.core.hooks import Site
-from diffmask.core.task import Task, TaskRecipe
-from diffmask.core.training import generator, minibatches, one_thread, seeded, track
+from diffmask.core.task import Task, TaskConfig
+from diffmask.core.training import generator, minibatches, seeded, single_threaded, track
 from diffmask.datasets import toy
 
 
@@ -56,10 +56,10 @@ class CountingTask(Task):
     @torch.no_grad()
     def quality(self, batch: Batch) -> float:
         """Accuracy."""
-        return float(self.row_quality(batch).mean())
+        return float(self.per_example_score(batch).mean())
 
     @torch.no_grad()
-    def row_quality(self, batch: Batch) -> Float[Tensor, " row"]:
+    def per_example_score(self, batch: Batch) -> Float[Tensor, " row"]:
         """Whether each answer is right."""
         return ((self.forward(batch).logits > 0) == (batch.target == 1)).float()
 
@@ -100,7 +100,7 @@ class CountingTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyTask(TaskRecipe):
+class ToyTask(TaskConfig):
     """Does the first query digit occur more often than the second?"""
 
     name: ClassVar[str] = "toy"
@@ -133,7 +133,7 @@ class ToyTask(TaskRecipe):
         with seeded(seed, "toy model"):
             return Counter(self.width)
 
-    @one_thread()
+    @single_threaded()
     def train(self, task: Task, seed: int) -> None:
         """Adam on cross-entropy less the batch's entropy; the epoch best on the validation rows is kept."""
         model = task.model.requires_grad_(True).train()

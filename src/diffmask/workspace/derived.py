@@ -4,13 +4,13 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from diffmask.core.config import Recipe, digest_of
+from diffmask.core.config import Config, digest_of
 from diffmask.core.task import Task
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change(Recipe, ABC):
+class TaskModification(Config, ABC):
     """The choices that turn a copy of a task into another one."""
 
     kind: ClassVar[str] = "change"
@@ -25,16 +25,16 @@ class Change(Recipe, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangedBench(Bench):
+class ModifiedWorkspace(Workspace):
     """A bench over a changed copy of another bench's task; the copy is an artefact that all methods share."""
 
-    original: Bench
-    change: Change
+    original: Workspace
+    change: TaskModification
 
     @staticmethod
-    def of(original: Bench, change: Change) -> "ChangedBench":
+    def of(original: Workspace, change: TaskModification) -> "ModifiedWorkspace":
         """The bench at the same seed over the same store; one a change, which holds the copy it has made."""
-        made = ChangedBench(
+        made = ModifiedWorkspace(
             store=original.store, recipe=original.recipe, seed=original.seed, original=original, change=change
         )
         return original._live.setdefault(f"changed {change.digest}", made)
@@ -59,15 +59,15 @@ class ChangedBench(Bench):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReseededBench(Bench):
+class ReseededWorkspace(Workspace):
     """A bench over the very task of another, at which methods are fitted with another seed."""
 
-    original: Bench
+    original: Workspace
 
     @staticmethod
-    def of(original: Bench, seed: int) -> "ReseededBench":
+    def of(original: Workspace, seed: int) -> "ReseededWorkspace":
         """The bench at that seed over the same store."""
-        return ReseededBench(store=original.store, recipe=original.recipe, seed=seed, original=original)
+        return ReseededWorkspace(store=original.store, recipe=original.recipe, seed=seed, original=original)
 
     def task_digest(self) -> str:
         """A name for the task at this seed."""

@@ -4,14 +4,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from diffmask.core.explainer import Method
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True)
 class Part(ABC):
     """One artefact of an evaluation, on one task at one seed; what it builds on it makes where it is missing."""
 
-    bench: Bench = field(repr=False)
+    bench: Workspace = field(repr=False)
 
     @property
     @abstractmethod

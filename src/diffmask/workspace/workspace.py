@@ -13,13 +13,13 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read
-from diffmask.core.task import Task, TaskRecipe
+from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import StoreError
 from diffmask.workspace.sharding import explain_in_parts, explained_artefact
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenTask(TaskRecipe):
+class InMemoryTaskConfig(TaskConfig):
     """A live task; its digest is that of its model and rows, of an erased token and of how it is trained again."""
 
     name: ClassVar[str] = "given"
@@ -37,10 +37,10 @@ class GivenTask(TaskRecipe):
     """The task itself; no part of the recipe's digest."""
 
     @staticmethod
-    def of(task: Task) -> "GivenTask":
+    def of(task: Task) -> "InMemoryTaskConfig":
         """The recipe that stands for a task."""
         rows = {split: _digest(batch) for split, batch in task.data.items()}
-        return GivenTask(
+        return InMemoryTaskConfig(
             fingerprint=task.fingerprint(),
             rows=digest_of(rows),
             training_rows=digest_of({split: digest for split, digest in rows.items() if split != "test"}),
@@ -81,7 +81,7 @@ def _digest(batch: Batch) -> str:
 
 
 @dataclass(frozen=True)
-class Explained:
+class CachedAttribution:
     """The attributions of one split, with what they and the fit behind them cost."""
 
     attribution: Attribution
@@ -94,20 +94,20 @@ class Explained:
 
 
 @dataclass(frozen=True)
-class Bench:
+class Workspace:
     """One task at one seed, over a store."""
 
     store: Store
-    recipe: TaskRecipe
+    recipe: TaskConfig
     seed: int
     _live: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     part_rows: int | None = None
     """Rows whose scores are kept as soon as they are known, where a split is explained part by part."""
 
     @staticmethod
-    def over(store: Store, task: Task, seed: int = 0, part_rows: int | None = None) -> "Bench":
+    def over(store: Store, task: Task, seed: int = 0, part_rows: int | None = None) -> "Workspace":
         """A bench over a task that is already there."""
-        return Bench(store, GivenTask.of(task), seed, {"task": task}, part_rows)
+        return Workspace(store, InMemoryTaskConfig.of(task), seed, {"task": task}, part_rows)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Benches travel to workers without what is live on them."""
@@ -117,7 +117,7 @@ class Bench:
         """A name for the trained task."""
         return digest_of(["task", self.recipe.digest, self.seed])
 
-    def fit_digest(self, method: Method) -> str:
+    def run_key(self, method: Method) -> str:
         """A name for a method fitted to the task."""
         return digest_of(["fit", self.task_digest(), method.digest])
 
@@ -125,13 +125,13 @@ class Bench:
         """A name for the trained model and the rows to learn from: the same whatever rows are then explained."""
         return digest_of(["task", self.recipe.training_digest, self.seed])
 
-    def learned_digest(self, method: Method) -> str:
+    def explainer_key(self, method: Method) -> str:
         """A name for what a method learned from the task."""
         return digest_of(["fit", self.training_digest(), method.digest])
 
     def explain_digest(self, method: Method, split: str) -> str:
         """A name for a split's attributions."""
-        return digest_of(["explain", self.fit_digest(method), split])
+        return digest_of(["explain", self.run_key(method), split])
 
     def build(self) -> Task:
         """The task with an untrained model."""
@@ -157,14 +157,14 @@ class Bench:
 
     def explainer(self, method: Method) -> Explainer:
         """The method fitted to the task; it stays live as long as the bench."""
-        digest = self.learned_digest(method)
+        digest = self.explainer_key(method)
         if digest not in self._live:
             self._live[digest] = self._fitted(method)
         return self._live[digest]
 
-    def borrow(self, method: Method, explainer: Explainer) -> None:
+    def use_explainer(self, method: Method, explainer: Explainer) -> None:
         """Take the method as it was fitted elsewhere in place of a fit of its own; the store never sees it."""
-        self._live[self.learned_digest(method)] = explainer
+        self._live[self.explainer_key(method)] = explainer
 
     def _fitted(self, method: Method) -> Explainer:
         task = self.task()
@@ -178,18 +178,18 @@ class Bench:
             require_model(found, task, "what the store holds")
             restore(explainer, found)
 
-        self.store.get_or_make("fit", self.learned_digest(method), make, accept)
+        self.store.get_or_make("fit", self.explainer_key(method), make, accept)
         explainer.recipe = method
         return explainer
 
     def diagnostics(self, method: Method) -> dict[str, Any]:
         """What a fit found out about itself; nothing where the store has no fit any more."""
-        digest = self.learned_digest(method)
+        digest = self.explainer_key(method)
         if not self.store.has("fit", digest):
             return {}
         return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
 
-    def explained(self, method: Method, split: str) -> Explained:
+    def explained(self, method: Method, split: str) -> CachedAttribution:
         """The method's attributions of a split."""
 
         def make() -> Artefact:
@@ -203,15 +203,15 @@ class Bench:
 
         kept = self.store.get_or_make("explain", self.explain_digest(method, split), make)
         attribution = Attribution(kept.tensors["scores"], kept.tensors.get("by_layer"), tuple(kept.values["layers"]))
-        return Explained(attribution, Cost(**kept.values["cost"]), Cost(**kept.values["fit_cost"]))
+        return CachedAttribution(attribution, Cost(**kept.values["cost"]), Cost(**kept.values["fit_cost"]))
 
 
-_LAST: list[Bench] = []
+_LAST: list[Workspace] = []
 
 
-def _arrived(store: Store, recipe: TaskRecipe, seed: int, part_rows: int | None) -> Bench:
+def _arrived(store: Store, recipe: TaskConfig, seed: int, part_rows: int | None) -> Workspace:
     """A bench that came to this process; the last one to come if it is the same, so that its task is loaded once."""
-    bench = Bench(store, recipe, seed, part_rows=part_rows)
+    bench = Workspace(store, recipe, seed, part_rows=part_rows)
     if not _LAST or _LAST[0] != bench:
         _LAST[:] = [bench]
     return _LAST[0]

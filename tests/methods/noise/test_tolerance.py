@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from diffmask.errors import InputError, NumericsError, RecipeError
+from diffmask.errors import ConfigError, InputError, NumericsError
 from diffmask.methods.noise.distortion import Phi, measure, pose
 from diffmask.methods.noise.solver import Settings, Tolerance, solve, solve_layers, standard_normal
 
@@ -316,7 +316,7 @@ def test_a_row_without_words_and_a_recipe_without_sense_are_refused() -> None:
     x, mask = draw(2, 5, 8), torch.tensor([[True] * 5, [False] * 5])
     with pytest.raises(InputError, match=r"rows \[1\] have no word"):
         solve(pose(weighted_sum(W), x, mask), Settings())
-    with pytest.raises(RecipeError, match="positive"):
+    with pytest.raises(ConfigError, match="positive"):
         Settings(rate=0.0)
-    with pytest.raises(RecipeError, match="at least 1"):
+    with pytest.raises(ConfigError, match="at least 1"):
         Settings(samples=0)

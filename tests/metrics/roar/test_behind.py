@@ -13,13 +13,13 @@ from diffmask.cli import app
 from diffmask.cli.roar import analyse
 from diffmask.core.store import Store
 from diffmask.errors import InputError, TaskError
-from diffmask.metrics.roar.analysis import FINDINGS, SHARES, Behind
+from diffmask.metrics.roar.analysis import FINDINGS, SHARES, RoarAnalysis
 from diffmask.metrics.roar.masking import measure
 from diffmask.metrics.roar.step import Step
 from diffmask.metrics.roar.synthetic import falls_after
-from diffmask.report.tables import Finding
+from diffmask.report.tables import ResultTable
 from diffmask.tasks.bilstm.config import BiLSTM
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 from support.transformer import TransformerTask
 
 SMALL = BiLSTM(data="babi-1", rows=80, epochs=1)
@@ -27,11 +27,11 @@ METHODS = (measure("attention"), measure("times-input-gradient"))
 
 
 @pytest.fixture(scope="module")
-def behind(tmp_path_factory: pytest.TempPathFactory) -> Behind:
-    return Behind(Bench(Store(tmp_path_factory.mktemp("store")), SMALL, seed=0), METHODS, rows=30)
+def behind(tmp_path_factory: pytest.TempPathFactory) -> RoarAnalysis:
+    return RoarAnalysis(Workspace(Store(tmp_path_factory.mktemp("store")), SMALL, seed=0), METHODS, rows=30)
 
 
-def test_the_data_are_counted_and_the_model_is_scored(behind: Behind) -> None:
+def test_the_data_are_counted_and_the_model_is_scored(behind: RoarAnalysis) -> None:
     found = behind.data()
     facts = dict(zip(found.column("babi-1"), found.column("value"), strict=True))
     task = behind.task()
@@ -39,7 +39,7 @@ def test_the_data_are_counted_and_the_model_is_scored(behind: Behind) -> None:
     assert facts["test accuracy"] == task.quality(task.data["test"])
 
 
-def test_the_most_important_tokens_hold_more_the_more_they_are(behind: Behind) -> None:
+def test_the_most_important_tokens_hold_more_the_more_they_are(behind: RoarAnalysis) -> None:
     found = behind.sparsity()
     assert found.headings == ("% of tokens", "Attention", "Input times gradient")
     assert found.column("% of tokens") == list(SHARES)
@@ -48,7 +48,7 @@ def test_the_most_important_tokens_hold_more_the_more_they_are(behind: Behind) -
         assert held == sorted(held) and held[0] > 0.1 and held[-1] <= 1.0
 
 
-def test_the_more_is_masked_the_more_answers_are_gone(behind: Behind) -> None:
+def test_the_more_is_masked_the_more_answers_are_gone(behind: RoarAnalysis) -> None:
     found = behind.answers()
     assert found.headings == ("% of tokens", "Attention", "Input times gradient")
     for heading in found.headings[1:]:
@@ -56,7 +56,7 @@ def test_the_more_is_masked_the_more_answers_are_gone(behind: Behind) -> None:
         assert gone == sorted(gone) and gone[0] < gone[-1]
 
 
-def test_an_answer_is_gone_when_its_own_word_is_masked(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_gone_when_its_own_word_is_masked(behind: RoarAnalysis, monkeypatch: pytest.MonkeyPatch) -> None:
     task = behind.task()
     test = task.data["test"]
     place = [task.vocabulary.words.index(task.names[target]) for target in test.target.tolist()]
@@ -68,36 +68,36 @@ def test_an_answer_is_gone_when_its_own_word_is_masked(behind: Behind, monkeypat
     assert set(behind.answers().column("Attention")) == {0.0}
 
 
-def test_ranks_settle_with_more_points(behind: Behind) -> None:
+def test_ranks_settle_with_more_points(behind: RoarAnalysis) -> None:
     moved = behind.riemann().column("moved")
     assert moved[0] > moved[-1] >= 0
 
 
-def test_masks_alone_stand_beside_the_most_frequent_class(behind: Behind) -> None:
+def test_masks_alone_stand_beside_the_most_frequent_class(behind: RoarAnalysis) -> None:
     target = behind.task().data["train"].target
     likeliest = target.bincount().argmax()
     share = float((behind.task().data["test"].target == likeliest).double().mean())
     assert behind.lengths().column("score")[1] == pytest.approx(share)
 
 
-def test_leaks_are_sought_for_every_measure(behind: Behind) -> None:
+def test_leaks_are_sought_for_every_measure(behind: RoarAnalysis) -> None:
     found = replace(behind, k=50).leaks()
     assert found.column("measure") == ["Attention", "Input times gradient"]
     for heading in found.headings[1:]:
         assert all(0 <= value <= 1 for value in found.column(heading))
 
 
-def test_the_example_masks_more_and_more(behind: Behind) -> None:
+def test_the_example_masks_more_and_more(behind: RoarAnalysis) -> None:
     none, some, more = (line.count("[MASK]") for line in behind.example().splitlines()[1:-1])
     assert none == 0 < some < more
 
 
-def test_the_synthetic_problem_says_after_how_many_features_each_order_falls(behind: Behind) -> None:
+def test_the_synthetic_problem_says_after_how_many_features_each_order_falls(behind: RoarAnalysis) -> None:
     found = behind.synthetic()
     assert "recursive roar 4" in found.title and falls_after(found.column("roar")) == 10
 
 
-def test_only_what_is_wanted_is_found_out_the_cheap_first(behind: Behind) -> None:
+def test_only_what_is_wanted_is_found_out_the_cheap_first(behind: RoarAnalysis) -> None:
     assert [found.name for found in behind.findings(["sparsity", "data"])] == ["data", "sparsity"]
     with pytest.raises(InputError, match=r"no finding 'sparcity'.*sparsity"):
         list(behind.findings(["sparcity"]))
@@ -110,13 +110,13 @@ def test_the_command_finds_out_all_there_is() -> None:
 
 def test_a_task_of_another_kind_is_refused(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    other = Bench.over(Store(tmp_path), TransformerTask(), seed=0)
+    other = Workspace.over(Store(tmp_path), TransformerTask(), seed=0)
     with pytest.raises(TaskError, match="not a task of words"):
-        Behind(other, METHODS).data()
+        RoarAnalysis(other, METHODS).data()
 
 
 def test_a_finding_is_written_with_every_digit_and_drawn(tmp_path: Path) -> None:
-    found = Finding(name="f", title="t", headings=("x", "y_1"), rows=((1, 1 / 3), (2, 0.5)), curves=("y_1",))
+    found = ResultTable(name="f", title="t", headings=("x", "y_1"), rows=((1, 1 / 3), (2, 0.5)), curves=("y_1",))
     files = found.write(tmp_path)
     assert [file.name for file in files] == ["f.csv", "f.tex", "f.png", "f.pdf"]
     with files[0].open() as lines:

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import Scored
+from diffmask.core.distributions import UnnormalizedCategorical
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import Site
 from diffmask.core.store import Store
-from diffmask.core.task import Task, TaskRecipe
-from diffmask.errors import RecipeError, TaskError
+from diffmask.core.task import Task, TaskConfig
+from diffmask.errors import ConfigError, TaskError
 from diffmask.methods.baselines import Random
 from diffmask.metrics.roar.masking import Strategy
 from diffmask.metrics.roar.metric import RecursiveRoar, Roar
 from diffmask.metrics.roar.step import Protocol, Step
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 MASK = 3
 CALLS: list[str] = []
@@ -53,8 +53,8 @@ class TableTask(Task):
                 weights[word] = train.target[holds].float().mean() - 0.5
         self.model.get_submodule("embedding").weight.data = weights  # type: ignore[union-attr]  # it is an embedding
 
-    def forward(self, batch: Batch) -> Scored:
-        return Scored(self.model(batch.tokens))
+    def forward(self, batch: Batch) -> UnnormalizedCategorical:
+        return UnnormalizedCategorical(self.model(batch.tokens))
 
     def quality(self, batch: Batch) -> float:
         return float((self.forward(batch).probs.argmax(-1) == batch.target).float().mean())
@@ -78,7 +78,7 @@ def rows() -> Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRecipe(TaskRecipe):
+class TableRecipe(TaskConfig):
     name: ClassVar[str] = "table"
 
     def build(self, seed: int) -> TableTask:
@@ -107,17 +107,17 @@ class WeightExplainer(Explainer):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
+def bench(tmp_path: Path) -> Workspace:
     CALLS.clear()
-    return Bench(Store(tmp_path), TableRecipe(), 0)
+    return Workspace(Store(tmp_path), TableRecipe(), 0)
 
 
-def step(bench: Bench, k: int, recursive: bool = True, strategy: str = "quantile", size: int = 25) -> Step:
+def step(bench: Workspace, k: int, recursive: bool = True, strategy: str = "quantile", size: int = 25) -> Step:
     protocol = Protocol(strategy=strategy, recursive=recursive, step_size=size)  # type: ignore[arg-type]  # checked at run
     return Step(bench, Weight(), protocol, k)
 
 
-def test_a_recursive_step_uses_the_data_and_the_model_of_the_step_before(bench: Bench) -> None:
+def test_a_recursive_step_uses_the_data_and_the_model_of_the_step_before(bench: Workspace) -> None:
     first = step(bench, 25).data()["train"].tokens
     assert first[0].tolist() == [1, MASK, 5, 8, 9, 2]  # 4 and 5 weigh the same: the first goes
     second = step(bench, 50).data()["train"].tokens
@@ -125,19 +125,19 @@ def test_a_recursive_step_uses_the_data_and_the_model_of_the_step_before(bench: 
     assert CALLS == ["explain", "retrain on 8 masks", "explain"]
 
 
-def test_every_split_is_masked_and_missing_parents_are_built(bench: Bench) -> None:
+def test_every_split_is_masked_and_missing_parents_are_built(bench: Workspace) -> None:
     data = step(bench, 75).data()
     assert {split: int((batch.tokens == MASK).sum()) for split, batch in data.items()} == {"train": 24, "test": 24}
     assert CALLS.count("explain") == 3
 
 
-def test_without_recursion_the_importances_are_computed_once_for_all_k(bench: Bench) -> None:
+def test_without_recursion_the_importances_are_computed_once_for_all_k(bench: Workspace) -> None:
     for k in (25, 50, 75):
         step(bench, k, recursive=False).score()
     assert CALLS.count("explain") == 1
 
 
-def test_nothing_and_everything_masked_are_shared_by_all_methods(bench: Bench) -> None:
+def test_nothing_and_everything_masked_are_shared_by_all_methods(bench: Workspace) -> None:
     for k in (0, 100):
         mine, other = step(bench, k), Step(bench, Random(), Protocol(), k)
         assert mine.address == other.address
@@ -146,43 +146,43 @@ def test_nothing_and_everything_masked_are_shared_by_all_methods(bench: Bench) -
     assert "explain" not in CALLS
 
 
-def test_random_is_never_recursive(bench: Bench) -> None:
+def test_random_is_never_recursive(bench: Workspace) -> None:
     once, again = (Step(bench, Random(), Protocol(recursive=recursive), 50) for recursive in (False, True))
     assert once.address == again.address
 
 
-def test_the_score_falls_to_chance_exactly_when_the_evidence_is_gone(bench: Bench) -> None:
+def test_the_score_falls_to_chance_exactly_when_the_evidence_is_gone(bench: Workspace) -> None:
     scores = [step(bench, k).score().score for k in (0, 25, 50, 100)]
     assert scores == [1.0, 1.0, 0.5, 0.5]
 
 
-def test_a_second_time_everything_is_found(bench: Bench) -> None:
+def test_a_second_time_everything_is_found(bench: Workspace) -> None:
     step(bench, 50).score()
     before = list(CALLS)
-    again = Bench(bench.store, bench.recipe, bench.seed)
+    again = Workspace(bench.store, bench.recipe, bench.seed)
     assert step(again, 50).score().score == 0.5
     assert before == CALLS
 
 
-def test_the_step_size_is_part_of_what_a_step_is(bench: Bench) -> None:
+def test_the_step_size_is_part_of_what_a_step_is(bench: Workspace) -> None:
     assert step(bench, 50, size=25).address != step(bench, 50, size=50).address
 
 
-def test_a_long_chain_has_a_name_at_once(bench: Bench) -> None:
+def test_a_long_chain_has_a_name_at_once(bench: Workspace) -> None:
     assert len(step(bench, 99, size=1).address[1]) == 16
 
 
-def test_count_masks_so_many_tokens(bench: Bench) -> None:
+def test_count_masks_so_many_tokens(bench: Workspace) -> None:
     masks = step(bench, 3, strategy="count", size=1).masks()["train"]
     assert masks.sum(dim=1).tolist() == [3] * 8
 
 
-def test_signed_importances_spare_what_speaks_against_the_outcome(bench: Bench) -> None:
+def test_signed_importances_spare_what_speaks_against_the_outcome(bench: Workspace) -> None:
     absolute, signed = (Step(bench, Weight(), Protocol(absolute=absolute), 50) for absolute in (True, False))
     assert absolute.address != signed.address
 
 
-def test_a_task_without_a_mask_token_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_a_mask_token_says_so(bench: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableTask, "mask_token", None)
     with pytest.raises(TaskError, match="no mask token"):
         step(bench, 50).data()
@@ -191,7 +191,7 @@ def test_a_task_without_a_mask_token_says_so(bench: Bench, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "evaluation", [Roar(amounts=(0, 25, 50, 75, 100)), RecursiveRoar(amounts=(0, 25, 50, 75, 100))]
 )
-def test_the_evaluation_yields_the_curve_and_its_areas(bench: Bench, evaluation: Roar | RecursiveRoar) -> None:
+def test_the_evaluation_yields_the_curve_and_its_areas(bench: Workspace, evaluation: Roar | RecursiveRoar) -> None:
     records = list(evaluation.run(Weight(), bench))
     curve = [(record.at, record.value) for record in records if record.metric.endswith("_score")]
     assert curve == [(0.0, 1.0), (25.0, 1.0), (50.0, 0.5), (75.0, 0.5), (100.0, 0.5)]
@@ -199,7 +199,7 @@ def test_the_evaluation_yields_the_curve_and_its_areas(bench: Bench, evaluation:
     assert found["racu"] == pytest.approx(found["area"] / found["area_possible"])
 
 
-def test_a_curve_by_count_has_a_name_of_its_own_and_no_areas(bench: Bench) -> None:
+def test_a_curve_by_count_has_a_name_of_its_own_and_no_areas(bench: Workspace) -> None:
     records = list(RecursiveRoar(strategy="count", amounts=(0, 1, 2)).run(Weight(), bench))
     assert [(record.metric, record.at) for record in records] == [
         ("recursive_roar_count_score", float(count)) for count in (0, 1, 2)
@@ -213,28 +213,28 @@ def test_the_published_points_are_those_where_none_are_given() -> None:
 
 @pytest.mark.parametrize("amounts", [(0,), (10, 20), (0, 20, 10), (0, 10, 10)])
 def test_amounts_that_are_no_curve_are_refused(amounts: tuple[int, ...]) -> None:
-    with pytest.raises(RecipeError, match="do not rise from 0"):
+    with pytest.raises(ConfigError, match="do not rise from 0"):
         Roar(amounts=amounts)
 
 
 @pytest.mark.parametrize("amounts", [(0, 10, 20), (0, 50, 150)])
 def test_a_curve_of_shares_ends_where_all_is_masked(amounts: tuple[int, ...]) -> None:
-    with pytest.raises(RecipeError, match="do not end at 100 percent"):
+    with pytest.raises(ConfigError, match="do not end at 100 percent"):
         RecursiveRoar(amounts=amounts)
 
 
 @pytest.mark.parametrize(("k", "strategy"), [(-1, "count"), (-1, "quantile"), (101, "quantile")])
-def test_what_cannot_be_masked_is_refused(bench: Bench, k: int, strategy: Strategy) -> None:
-    with pytest.raises(RecipeError, match=f"{k} cannot be masked"):
+def test_what_cannot_be_masked_is_refused(bench: Workspace, k: int, strategy: Strategy) -> None:
+    with pytest.raises(ConfigError, match=f"{k} cannot be masked"):
         Step(bench, Weight(), Protocol(strategy=strategy), k)
 
 
 def test_a_recursive_step_goes_somewhere() -> None:
-    with pytest.raises(RecipeError, match="at least 1"):
+    with pytest.raises(ConfigError, match="at least 1"):
         Protocol(recursive=True, step_size=0)
 
 
-def test_the_parts_make_all_that_the_evaluation_needs(bench: Bench) -> None:
+def test_the_parts_make_all_that_the_evaluation_needs(bench: Workspace) -> None:
     evaluation = RecursiveRoar(amounts=(0, 25, 50, 75, 100))
     for part in evaluation.parts(Weight(), bench):
         part.make()
@@ -245,14 +245,14 @@ def test_the_parts_make_all_that_the_evaluation_needs(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("amounts", [(), (0, 20, 30, 65, 100)])
-def test_a_part_stands_after_what_it_needs(bench: Bench, amounts: tuple[int, ...]) -> None:
+def test_a_part_stands_after_what_it_needs(bench: Workspace, amounts: tuple[int, ...]) -> None:
     made = {("task", bench.task_digest())}
     for part in RecursiveRoar(amounts=amounts).parts(Weight(), bench):
         assert set(part.needs) <= made, part.label
         made.add(part.address)
 
 
-def test_a_step_is_called_by_what_it_does(bench: Bench) -> None:
+def test_a_step_is_called_by_what_it_does(bench: Workspace) -> None:
     protocol = Protocol(recursive=True, step_size=25)
     labels = [Step(bench, Weight(), protocol, k).label.partition(", seed 0, ")[::2] for k in (0, 50, 100)]
     assert [(first.partition(" ")[0], what) for first, what in labels] == [

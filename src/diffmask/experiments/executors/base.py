@@ -30,7 +30,7 @@ class Workers(ABC):
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResult:
     """What a run ended in."""
 
     records: list[Record]
@@ -51,7 +51,7 @@ class Engine(ABC):
     def working(self, folder: Path, jobs: int) -> AbstractContextManager[Workers]:
         """Workers for at most so many jobs, for the length of a block."""
 
-    def run(self, nodes: Sequence[Node], folder: Path, view: View | None = None) -> Ran:
+    def run(self, nodes: Sequence[Node], folder: Path, view: View | None = None) -> RunResult:
         """Run what is missing and skip what is done; what fails is tried again, then left out with what needs it.
 
         `folder` gets a log a node and the outcomes, by which a second run goes on where this one ended.
@@ -62,7 +62,7 @@ class Engine(ABC):
                 with self.working(folder, len(schedule.waiting)) as workers:
                     _drive(schedule, workers, folder, shown)
         records = [record for node in schedule.nodes for record in _records(schedule, node)]
-        return Ran(records, list(schedule.given_up.values()))
+        return RunResult(records, list(schedule.given_up.values()))
 
 
 def schedule_of(nodes: Sequence[Node], folder: Path) -> Schedule:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from diffmask.core.training import one_thread
+from diffmask.core.training import single_threaded
 from diffmask.experiments.experiment import Node
 from diffmask.results.records import Record, record_from, write_json
 
@@ -67,7 +67,7 @@ def perform(job: Job) -> Outcome | Failure:
 
     One thread for all engines: sums on two round otherwise than on one, and the same seed must give the same bits.
     """
-    with one_thread(), _logged(job) as warned:
+    with single_threaded(), _logged(job) as warned:
         try:
             was_there, start = job.node.is_done(), time.perf_counter()
             records = tuple(job.node.run())

@@ -18,7 +18,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
-from diffmask.errors import RecipeError, nearest
+from diffmask.errors import ConfigError, nearest
 from diffmask.experiments.executors.base import Engine, Workers
 from diffmask.experiments.executors.job import Failure, Job, Outcome, perform
 from diffmask.experiments.experiment import Address
@@ -219,10 +219,10 @@ def engine_named(name: str, choices: Mapping[str, Any]) -> Engine:
 
     engines: dict[str, type[Engine]] = dict(zip(NAMES, (Serial, Processes, Dask, Slurm), strict=True))
     if name not in engines:
-        raise RecipeError(f"there is no engine '{name}'; {nearest(name, NAMES)}")
+        raise ConfigError(f"there is no engine '{name}'; {nearest(name, NAMES)}")
     made = {key: value for key, value in choices.items() if value is not None}
     known = {field.name for field in fields(engines[name])}
     for key in made:
         if key not in known:
-            raise RecipeError(f"the engine '{name}' has no option '{key}'; {nearest(key, known)}")
+            raise ConfigError(f"the engine '{name}' has no option '{key}'; {nearest(key, known)}")
     return engines[name](**made)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.experiments.executors.job import Failure, Outcome
 from diffmask.experiments.experiment import Address, Node
 
@@ -108,6 +108,6 @@ def _refuse_circles(needs: Mapping[Address, Sequence[Address]]) -> None:
     while left:
         free = [address for address, wanted in left.items() if not any(need in left for need in wanted)]
         if not free:
-            raise RecipeError(f"nodes that need each other in a circle: {', '.join(map('/'.join, left))}")
+            raise ConfigError(f"nodes that need each other in a circle: {', '.join(map('/'.join, left))}")
         for address in free:
             del left[address]

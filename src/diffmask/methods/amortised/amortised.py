@@ -18,13 +18,13 @@ from diffmask.core.distributions import decision, direction, numbers
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state, site_statistics
 from diffmask.core.task import Task
-from diffmask.core.training import endless, generator, seeded
-from diffmask.errors import FitWarning, RecipeError
+from diffmask.core.training import generator, infinite_minibatches, seeded
+from diffmask.errors import ConfigError, FitWarning
 from diffmask.methods.amortised.diagnostics import additivity, interaction_only
-from diffmask.methods.amortised.network import Student, strangeness
-from diffmask.methods.amortised.objectives import AddingUp, Faculty, Imitation, kept_scores
+from diffmask.methods.amortised.network import AttributionNetwork, ood_score
+from diffmask.methods.amortised.objectives import AdditiveObjective, DistillationObjective, TeacherEnsemble, kept_scores
 from diffmask.methods.amortised.refine import RefinedExplainer
-from diffmask.methods.amortised.training import Budget, Course, Fit, Lesson, Schedule, parse_budget
+from diffmask.methods.amortised.training import Budget, Fit, Lesson, Objective, Schedule, parse_budget
 
 if TYPE_CHECKING:
     from diffmask.metrics.amortised_report import Report
@@ -72,7 +72,7 @@ class Amortised(Method):
         parse_budget(self.budget or "1 text")
         counts = (self.width, self.pairs, self.batch_size, self.replay, self.held_out, self.patience)
         if min(*counts, self.updates or 1) < 1 or not 0 <= self.pointed < self.pairs:
-            raise RecipeError("amortised: sizes and counts are at least 1, and fewer masks are pointed than drawn")
+            raise ConfigError("amortised: sizes and counts are at least 1, and fewer masks are pointed than drawn")
 
     def teachers(self) -> list[Method]:
         """The methods to imitate."""
@@ -88,26 +88,30 @@ class Amortised(Method):
         with torch.no_grad():
             features = numbers(task.predict(task.data["train"][:1].trim())).shape[1]
         with seeded(seed, "amortised"):
-            student = Student({site: known[site] for site in sites}, features, self.width)
+            student = AttributionNetwork({site: known[site] for site in sites}, features, self.width)
         return AmortisedExplainer(task, student, baseline_state(task, task.sites[0], self.baseline))
 
     def train(self, explainer: "AmortisedExplainer", task: Task, seed: int) -> None:
         """Ask, learn, look, until the budget is spent; then say what was learned."""
         start, source = time.perf_counter(), generator(seed, "amortised")
         rows, held_out = split_off(task, self.held_out)
-        adding_up = AddingUp(task, explainer.student, explainer.baseline, self.pairs, self.pointed, source)
+        adding_up = AdditiveObjective(task, explainer.student, explainer.baseline, self.pairs, self.pointed, source)
         copies = ask_all(adding_up, held_out, self.batch_size)
         if self.teacher is None:
-            fit: Fit[Student, Any] = Fit(explainer.student, adding_up, self._schedule(), copies, source, start)
-            fit.run(endless(rows, self.batch_size, source, pool=16))
+            fit: Fit[AttributionNetwork, Any] = Fit(
+                explainer.student, adding_up, self._schedule(), copies, source, start
+            )
+            fit.run(infinite_minibatches(rows, self.batch_size, source, pool=16))
         else:
-            course = Imitation(task, explainer.student.sites, Faculty(self.teachers(), task, kept_scores()))
+            course = DistillationObjective(
+                task, explainer.student.sites, TeacherEnsemble(self.teachers(), task, kept_scores())
+            )
             taught = ask_all(course, held_out, self.batch_size)
             fit = Fit(explainer.student, course, self._schedule(), taught, source, start)
             # The same texts in the same batches for every seed: a teacher is asked once.
-            fit.run(endless(rows, self.batch_size, generator(0, "teacher"), pool=16))
-        strange = [strangeness(explainer.student, *lesson.reading.full()) for lesson in copies]
-        explainer.strangest.copy_(torch.cat(strange).quantile(0.99))
+            fit.run(infinite_minibatches(rows, self.batch_size, generator(0, "teacher"), pool=16))
+        strange = [ood_score(explainer.student, *lesson.reading.full()) for lesson in copies]
+        explainer.ood_threshold.copy_(torch.cat(strange).quantile(0.99))
         adds_up = additivity(explainer.student, copies)
         found = {**fit.findings(), **(adds_up if self.teacher is None else interaction_only(adds_up))}
         explainer.diagnostics = {"student": found}
@@ -137,7 +141,7 @@ class Amortised(Method):
         )
 
 
-def ask_all(course: Course[Any, Lesson], rows: Batch, size: int) -> list[Lesson]:
+def ask_all(course: Objective[Any, Lesson], rows: Batch, size: int) -> list[Lesson]:
     """Lessons from all rows, in order of length."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     return [course.ask(rows[some].trim()) for some in order.split(size)]
@@ -172,13 +176,13 @@ def middle_sites(sites: tuple[str, ...]) -> tuple[str, ...]:
 class AmortisedExplainer(Explainer):
     """One clean pass, and the student's word on its states."""
 
-    strangest: Tensor
+    ood_threshold: Tensor
 
-    def __init__(self, task: Task, student: Student, baseline: Tensor) -> None:
+    def __init__(self, task: Task, student: AttributionNetwork, baseline: Tensor) -> None:
         super().__init__(task)
         self.student = student
         self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.register_buffer("strangest", baseline.new_tensor(torch.inf))
+        self.register_buffer("ood_threshold", baseline.new_tensor(torch.inf))
 
     def forward(self, batch: Batch, target: Any = None, *, rows_at_once: int = 256) -> Attribution:
         """As every explainer; the model's own answer comes with the pass that explains it."""
@@ -223,10 +227,10 @@ class AmortisedExplainer(Explainer):
         """Whether each text lies farther from the fit's texts than all but one in a hundred held-out texts."""
         order = batch.present.sum(dim=1).argsort(stable=True)
         parts = [
-            strangeness(self.student, self.task.trace(batch[rows].trim())[1], batch[rows].trim().present)
+            ood_score(self.student, self.task.trace(batch[rows].trim())[1], batch[rows].trim().present)
             for rows in order.split(rows_at_once)
         ]
-        return (torch.cat(parts) > self.strangest)[order.argsort()]
+        return (torch.cat(parts) > self.ood_threshold)[order.argsort()]
 
     def _read(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None) -> tuple[Distribution, Attribution]:
         answer, states = self.task.trace(batch)

@@ -8,14 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffmask.core.distributions import decision, direction, numbers
-from diffmask.methods.amortised.network import Student
-from diffmask.methods.amortised.objectives import Copies, sums
+from diffmask.methods.amortised.network import AttributionNetwork
+from diffmask.methods.amortised.objectives import MaskedBatch, sums
 
 Leans = Float[Tensor, "row copy"]
 
 
 @torch.no_grad()
-def additivity(student: Student, held_out: Sequence[Copies]) -> dict[str, Any]:
+def additivity(student: AttributionNetwork, held_out: Sequence[MaskedBatch]) -> dict[str, Any]:
     """Figures on held-out texts, in nats of log-odds for the model's own answer, each a share of their size.
 
     * `interaction`: |f(S) + f(rest) - f(all) - f(none)| over |f(all) - f(none)|; 0 for a model that adds up.
@@ -40,7 +40,7 @@ def interaction_only(found: dict[str, Any]) -> dict[str, Any]:
     return {"interaction": found["interaction"], "problems": problems}
 
 
-def _measure(student: Student, lesson: Copies) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+def _measure(student: AttributionNetwork, lesson: MaskedBatch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Flat: f(S), the scores' sum for it, interaction a pair, efficiency gap and change a row."""
     whole = numbers(lesson.answer)
     towards = direction(lesson.answer, lesson.empty, decision(lesson.answer))

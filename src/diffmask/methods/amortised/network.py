@@ -33,7 +33,7 @@ def keep(states: States, sites: tuple[str, ...], present: Bool[Tensor, "row toke
     return Reading({site: states[site].clamp(-most, most).to(small) for site in sites}, present, dtype)
 
 
-class Student(nn.Module):
+class AttributionNetwork(nn.Module):
     """phi_t = V gelu(U gelu(sum_k W_k h_kt + W_r r)), r = the last state at the first and last token and on average.
 
     States are standardised; `sites` are the ones read. What is added for the whole row is computed once a row.
@@ -103,7 +103,7 @@ def views(
     return seen.split([len(bias) for bias in biases], dim=-1)
 
 
-def strangeness(student: Student, states: States, present: Bool[Tensor, "row token"]) -> Float[Tensor, " row"]:
+def ood_score(student: AttributionNetwork, states: States, present: Bool[Tensor, "row token"]) -> Float[Tensor, " row"]:
     """How far a row's mean states lie from those of the fit's texts: root mean square, in deviations of a token."""
     parts = []
     for site, part in zip(student.sites, student.parts.children(), strict=True):

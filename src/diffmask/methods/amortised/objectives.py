@@ -18,16 +18,16 @@ from torch.nn.functional import smooth_l1_loss
 from diffmask.core.batch import Batch
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import decision, direction, divergence, numbers, rebuilt
-from diffmask.core.explainer import CleanPass, Explainer, Method
+from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.store import Artefact, Store
 from diffmask.core.task import Task
-from diffmask.methods.amortised.network import Reading, Student, keep
-from diffmask.methods.amortised.training import Course
+from diffmask.methods.amortised.network import AttributionNetwork, Reading, keep
+from diffmask.methods.amortised.training import Objective
 from diffmask.methods.leave_one_out import fill
 
 
 @dataclass(frozen=True)
-class Copies:
+class MaskedBatch:
     """A few texts of like length, and the answer's numbers for each masked copy of them."""
 
     reading: Reading
@@ -41,11 +41,11 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class AddingUp(Course[Student, Copies]):
+class AdditiveObjective(Objective[AttributionNetwork, MaskedBatch]):
     """f(kept) = f(nothing) + sum of the kept tokens' scores; a token not kept has the baseline as embedding."""
 
     task: Task
-    student: Student
+    student: AttributionNetwork
     """Its own highest scores say where to look, as it learns."""
     baseline: Float[Tensor, " width"]
     pairs: int
@@ -55,7 +55,7 @@ class AddingUp(Course[Student, Copies]):
     source: torch.Generator
 
     @torch.no_grad()
-    def ask(self, batch: Batch) -> Copies:
+    def ask(self, batch: Batch) -> MaskedBatch:
         """One clean pass, and a pass over every copy: nothing kept, then the masks."""
         answer, states = self.task.trace(batch)
         kept = draw_kept(batch.maskable, self.pairs - self.pointed, self.source)
@@ -64,18 +64,18 @@ class AddingUp(Course[Student, Copies]):
             scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
             kept = torch.cat([kept, draw_pointed(scores, batch.maskable, self.pointed, self.source)], dim=1)
         asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
-        clean = CleanPass(batch, answer, states)
+        clean = ForwardTrace(batch, answer, states)
         told = told_of_copies(self.task, clean, self.task.sites[0], self.baseline, asked)
-        return Copies(keep(states, self.student.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
+        return MaskedBatch(keep(states, self.student.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
 
-    def loss(self, student: Student, lesson: Copies) -> Float[Tensor, "row copy"]:
+    def loss(self, student: AttributionNetwork, lesson: MaskedBatch) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
         return misfit(lesson.answer, lesson.told, sums(student, lesson))
 
 
 def told_of_copies(
     task: Task,
-    clean: CleanPass,
+    clean: ForwardTrace,
     place: str,
     baseline: Float[Tensor, " width"],
     kept: Bool[Tensor, "row copy token"],
@@ -96,7 +96,7 @@ def misfit(
     return caused.unflatten(0, told.shape[:2])
 
 
-def sums(student: Student, lesson: Copies) -> Float[Tensor, "row copy feature"]:
+def sums(student: AttributionNetwork, lesson: MaskedBatch) -> Float[Tensor, "row copy feature"]:
     """f(nothing) + the sum of the kept tokens' scores."""
     scores = student(*lesson.reading.full())
     return lesson.empty[:, None] + lesson.kept.to(scores) @ scores
@@ -135,7 +135,7 @@ def draw_pointed(
 
 
 @dataclass(frozen=True)
-class Taught:
+class DistillationBatch:
     """A few texts of like length, and the teachers' scores of them."""
 
     reading: Reading
@@ -144,7 +144,7 @@ class Taught:
     scores: Float[Tensor, "row token"]
 
 
-class Faculty:
+class TeacherEnsemble:
     """One teacher, or the mean of several, each in units of its root mean square over a row's maskable tokens.
 
     Scores are kept in a store, batch by batch, by what they are made from: a fit that was interrupted goes on, and a
@@ -182,21 +182,21 @@ class Faculty:
 
 
 @dataclass(frozen=True)
-class Imitation(Course[Student, Taught]):
+class DistillationObjective(Objective[AttributionNetwork, DistillationBatch]):
     """The student's score for the model's own answer is the teachers'."""
 
     task: Task
     sites: tuple[str, ...]
-    faculty: Faculty
+    faculty: TeacherEnsemble
 
     @torch.no_grad()
-    def ask(self, batch: Batch) -> Taught:
+    def ask(self, batch: Batch) -> DistillationBatch:
         """One clean pass, and whatever the teachers need."""
         answer, states = self.task.trace(batch)
         scores = self.faculty.scores(batch)
-        return Taught(keep(states, self.sites, batch.present), own_direction(answer), batch.maskable, scores)
+        return DistillationBatch(keep(states, self.sites, batch.present), own_direction(answer), batch.maskable, scores)
 
-    def loss(self, student: Student, lesson: Taught) -> Float[Tensor, "row copy"]:
+    def loss(self, student: AttributionNetwork, lesson: DistillationBatch) -> Float[Tensor, "row copy"]:
         """Smooth L1 over a row's maskable tokens."""
         found = (student(*lesson.reading.full()) * lesson.towards[:, None]).sum(dim=-1)
         error = smooth_l1_loss(found, lesson.scores.to(found), reduction="none") * lesson.maskable

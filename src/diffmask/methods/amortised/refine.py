@@ -9,9 +9,9 @@ from torch import Tensor
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import explained
 from diffmask.core.explainer import Explainer
-from diffmask.core.resources import Portion
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.training import generator
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.methods.leave_one_out import fill
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class RefinedExplainer(Explainer):
     def __init__(self, start: "AmortisedExplainer", copies: int = 64, trust: float = 4.0, seed: int = 0) -> None:
         super().__init__(start.task)
         if copies < 2 or trust <= 0:
-            raise RecipeError(f"refining takes at least 2 copies and a trust above 0; found {copies} and {trust}")
+            raise ConfigError(f"refining takes at least 2 copies and a trust above 0; found {copies} and {trust}")
         self.start, self.copies, self.trust, self.seed = start, copies, trust, seed
         self.recipe = start.recipe
-        self.portion = Portion(256)
+        self.portion = AdaptiveBatchSize(256)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

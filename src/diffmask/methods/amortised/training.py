@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.methods.amortised.network import Reading
 
 UNITS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
@@ -47,7 +47,7 @@ def parse_budget(text: str) -> Budget:
         return Budget(texts=amount)
     if amount > 0 and unit in UNITS:
         return Budget(seconds=amount * UNITS[unit])
-    raise RecipeError(f"'{text}' is no budget; write '5min', '90s' or '3000 texts'")
+    raise ConfigError(f"'{text}' is no budget; write '5min', '90s' or '3000 texts'")
 
 
 @runtime_checkable
@@ -63,7 +63,7 @@ Lesson = TypeVar("Lesson", bound=HasReading)
 Learner = TypeVar("Learner", bound=nn.Module)
 
 
-class Course(ABC, Generic[Learner, Lesson]):
+class Objective(ABC, Generic[Learner, Lesson]):
     """What a student is to learn: lessons, each from a few texts, and how far it is from knowing one."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Fit(Generic[Learner, Lesson]):
     def __init__(
         self,
         student: Learner,
-        course: Course[Learner, Lesson],
+        course: Objective[Learner, Lesson],
         schedule: Schedule,
         held_out: list[Lesson],
         source: torch.Generator,

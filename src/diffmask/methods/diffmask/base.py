@@ -11,12 +11,12 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence
-from diffmask.core.explainer import CleanPass, Explainer
+from diffmask.core.explainer import Explainer, ForwardTrace
 from diffmask.core.hooks import Edit
 from diffmask.core.task import Task
 
 
-def hardened(opened: Float[Tensor, "*row token"]) -> Float[Tensor, "*row token"]:
+def binarize(opened: Float[Tensor, "*row token"]) -> Float[Tensor, "*row token"]:
     """1 where a token is more likely kept than not, 0 elsewhere."""
     return (opened > 0.5).to(opened.dtype)
 
@@ -32,16 +32,16 @@ class MaskExplainer(Explainer):
         self.baselines = nn.ParameterList(baselines.values())
 
     @abstractmethod
-    def opened(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+    def opened(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
         """P(token kept), seen from each of these sites."""
 
-    def expected(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
+    def expected(self, clean: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """The mean of each gate."""
         return self.opened(clean, (site,))[:, 0]
 
-    def hard(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
+    def hard(self, clean: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """The mask a reader is told: 1 where a token is more likely kept than not."""
-        return hardened(self.opened(clean, (site,)))[:, 0]
+        return binarize(self.opened(clean, (site,)))[:, 0]
 
     def place(self, site: str) -> str:
         """Where the mask seen from `site` is applied."""
@@ -75,18 +75,18 @@ class MaskExplainer(Explainer):
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """One pass serves both."""
-        clean = CleanPass.over(self.task, batch)
+        clean = ForwardTrace.over(self.task, batch)
         opened, scores = self.read(clean)
         return clean.answer, Attribution(scores, opened, self.sites)
 
-    def read(self, clean: CleanPass) -> tuple[Float[Tensor, "row site token"], Float[Tensor, "row token"]]:
+    def read(self, clean: ForwardTrace) -> tuple[Float[Tensor, "row site token"], Float[Tensor, "row token"]]:
         """P(token kept) seen from every site, and scores: of an input what the last says, of a state the mean."""
         opened = self.opened(clean, self.sites)
         return opened, opened[:, -1] if self.mask == "inputs" else opened.mean(dim=1)
 
     def under(
         self,
-        clean: CleanPass,
+        clean: ForwardTrace,
         site: str,
         gate: Shaped[Tensor, "row token"],
         baseline: Float[Tensor, " width"] | None = None,
@@ -96,11 +96,11 @@ class MaskExplainer(Explainer):
         return self.task.resume(clean.rows, clean.states, edits)
 
     @torch.no_grad()
-    def caused(self, clean: CleanPass, site: str, kept: Shaped[Tensor, "row token"]) -> Float[Tensor, " row"]:
+    def caused(self, clean: ForwardTrace, site: str, kept: Shaped[Tensor, "row token"]) -> Float[Tensor, " row"]:
         """KL(original || masked) of every row, under a mask seen from `site`."""
         return divergence(clean.answer, self.under(clean, site, kept))
 
-    def holds(self, passes: Sequence[CleanPass], site: str, kept: Iterable[Tensor], margin: float) -> bool:
+    def holds(self, passes: Sequence[ForwardTrace], site: str, kept: Iterable[Tensor], margin: float) -> bool:
         """Whether masks seen from `site`, one for each pass, move the answer by no more than the margin on average.
 
         Divergences are never negative: no more is asked of the model once their sum is too large.

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
-from diffmask.core.explainer import CleanPass
+from diffmask.core.explainer import ForwardTrace
 from diffmask.core.probe import site_statistics
 from diffmask.core.training import track
 from diffmask.methods.diffmask.base import MaskExplainer
@@ -43,7 +43,7 @@ def learn_baselines(
     for _ in track(range(steps), "learn what erased tokens are replaced by"):
         rows = next(batches)
         with torch.no_grad():
-            clean = CleanPass.over(explainer.task, rows)
+            clean = ForwardTrace.over(explainer.task, rows)
         optimizer.zero_grad()
         for site in drawn():
             kept = torch.rand(rows.tokens.shape, generator=source) < torch.rand(len(rows), 1, generator=source)

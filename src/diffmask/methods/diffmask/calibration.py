@@ -12,7 +12,7 @@ from torch.distributions import Distribution
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, divergence
 from diffmask.methods.diffmask.lagrangian import Multiplier
-from diffmask.methods.diffmask.nested import MarginsExplainer
+from diffmask.methods.diffmask.nested import NestedMaskExplainer
 from diffmask.methods.leave_one_out import fill
 
 
@@ -20,7 +20,7 @@ from diffmask.methods.leave_one_out import fill
 class Opened:
     """Some texts with their clean answers and every margin's gates."""
 
-    explainer: MarginsExplainer
+    explainer: NestedMaskExplainer
     rows: Batch
     answer: Distribution
     logits: Float[Tensor, "row margin token"]
@@ -38,7 +38,7 @@ class Opened:
 
 
 @torch.no_grad()
-def opened(explainer: MarginsExplainer, rows: Batch, size: int = 64) -> list[Opened]:
+def opened(explainer: NestedMaskExplainer, rows: Batch, size: int = 64) -> list[Opened]:
     """Texts in order of length, some at a time."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     found = []
@@ -50,7 +50,7 @@ def opened(explainer: MarginsExplainer, rows: Batch, size: int = 64) -> list[Ope
 
 
 @torch.no_grad()
-def calibrate(explainer: MarginsExplainer, rows: Batch, halvings: int = 7) -> None:
+def calibrate(explainer: NestedMaskExplainer, rows: Batch, halvings: int = 7) -> None:
     """Move each margin's threshold as high as hard masks hold it, and no higher than a looser one's.
 
     Held is a margin that the mean divergence keeps to by twice its standard error: few texts make most of a small mean.
@@ -80,7 +80,7 @@ def _divergences(parts: Sequence[Opened], margin: int, shift: float = 0.0) -> Fl
 
 
 @torch.no_grad()
-def diagnose(explainer: MarginsExplainer, rows: Batch, multipliers: Sequence[Multiplier]) -> dict[str, Any]:
+def diagnose(explainer: NestedMaskExplainer, rows: Batch, multipliers: Sequence[Multiplier]) -> dict[str, Any]:
     """Each margin's hard masks on held-out texts, as plain values."""
     parts = opened(explainer, rows)
     found = {}

@@ -14,9 +14,9 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, average, divergence, joined
-from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.errors import FitWarning
-from diffmask.methods.diffmask.base import MaskExplainer, hardened
+from diffmask.methods.diffmask.base import MaskExplainer, binarize
 from diffmask.methods.diffmask.lagrangian import Multiplier
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def diagnose(
     some = (
         held_out if held_out is not None and len(held_out) else task.data["valid" if "valid" in task.data else "train"]
     )
-    passes = list(clean_passes(task, some.spread(rows), 32))
+    passes = list(iter_traces(task, some.spread(rows), 32))
     seen = _Seen(explainer, passes, [explainer.opened(clean, explainer.sites) for clean in passes])
     found = {site: _diagnose_site(seen, site, margin, (multipliers or {}).get(site)) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
@@ -108,7 +108,7 @@ class _Seen:
     """Held-out rows as the model and its masks see them, those of like length together."""
 
     explainer: MaskExplainer
-    passes: list[CleanPass]
+    passes: list[ForwardTrace]
     opened: list[Tensor]
     """P(token kept) of each pass: row, site, token."""
     information: dict[str, float] = field(default_factory=dict)
@@ -144,7 +144,7 @@ def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier
     explainer, states = seen.explainer, seen.states(site)
     opened = [part[:, explainer.sites.index(site)] for part in seen.opened]
     kept = torch.cat([part[clean.rows.maskable] for part, clean in zip(opened, seen.passes, strict=True)])
-    hard = [hardened(part) for part in opened]
+    hard = [binarize(part) for part in opened]
     under_expected = seen.under(site, (explainer.expected(clean, site) for clean in seen.passes))
     under_hard = seen.under(site, hard)
     return SiteDiagnosis(

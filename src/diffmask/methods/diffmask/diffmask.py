@@ -10,7 +10,7 @@ from torch import nn
 from diffmask.core.explainer import Method
 from diffmask.core.probe import SiteStatistics, mask_state
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +118,11 @@ class DiffMask(Method):
 
     def __post_init__(self) -> None:
         if min((self.margin, *self.margins, self.own)) < 0 or min(self._counts()) < 1:
-            raise RecipeError("diffmask: margin and own must not be negative; steps, sizes and counts are at least 1")
+            raise ConfigError("diffmask: margin and own must not be negative; steps, sizes and counts are at least 1")
         if self.by == "gates" and self.reading == "all":
-            raise RecipeError("diffmask: reads='all' asks for by='copies'; gates read 'state' or 'both'")
+            raise ConfigError("diffmask: reads='all' asks for by='copies'; gates read 'state' or 'both'")
         if self.by == "copies" and not self.margins and self.settle_rows < 1:
-            raise RecipeError("diffmask: settle_rows=0 asks for by='gates'; copies without thresholds mask nothing")
+            raise ConfigError("diffmask: settle_rows=0 asks for by='gates'; copies without thresholds mask nothing")
 
     def _counts(self) -> tuple[int, ...]:
         copies = (self.pairs, self.updates, self.replay, self.held_out)

@@ -11,14 +11,14 @@ from torch.nn.functional import softplus
 
 from diffmask.core.distributions import Numbers, divergence, rebuilt
 
-AT_ONCE = 16
+CHUNK = 16
 """One token in so many of those left goes at a step: a long text takes few steps, the last tokens go one by one."""
 
-EQUAL = 1e-4
+TOLERANCE_NATS = 1e-4
 """Nats that make no difference: equal tokens go in the order of the text, however a batch is rounded."""
-LEAD = 1.0
+MAX_LEAD = 1.0
 """Nats that a class must be ahead of the next best for its lead to be no concern."""
-TIE = 1e-5
+TIE_BREAK = 1e-5
 """Nats by which each step counts for more than the one before: of tokens that go together, the last is needed most."""
 
 
@@ -40,7 +40,7 @@ def elimination(
     step = torch.zeros_like(maskable, dtype=torch.long)
     moved: list[Tensor] = []
     while left.any():
-        places, go = next_to_go(foretold.without_each(remaining), left)
+        places, go = select_least_harmful(foretold.without_each(remaining), left)
         remaining = remaining - (lost.take_along_dim(places[..., None], dim=1) * go[..., None]).sum(dim=1)
         step = step.scatter(1, places, torch.where(go, len(moved), step.gather(1, places)))
         left = left.scatter(1, places, left.gather(1, places) & ~go)
@@ -48,23 +48,23 @@ def elimination(
     if not moved:
         return lost.new_full((rows, tokens), torch.inf)
     least_from_here = torch.stack(moved, dim=1).flip(1).cummin(dim=1).values.flip(1)
-    least_from_here = least_from_here + TIE * torch.arange(1, len(moved) + 1).to(lost)
+    least_from_here = least_from_here + TIE_BREAK * torch.arange(1, len(moved) + 1).to(lost)
     return least_from_here.gather(1, step).masked_fill(~maskable, torch.inf)
 
 
-def next_to_go(
+def select_least_harmful(
     caused: Float[Tensor, "row token"], left: Bool[Tensor, "row token"]
 ) -> tuple[Int[Tensor, "row some"], Bool[Tensor, "row some"]]:
     """Places of the tokens without which the answer moves least, and which of them go: fewer where fewer are left."""
-    count = -(-left.sum(dim=1, keepdim=True) // AT_ONCE)
+    count = -(-left.sum(dim=1, keepdim=True) // CHUNK)
     most = int(count.max())
-    caused = (caused / EQUAL).round().masked_fill(~left, torch.inf)
+    caused = (caused / TOLERANCE_NATS).round().masked_fill(~left, torch.inf)
     # Both put the first of equal tokens first; most steps ask for one token, and finding it is cheaper than sorting.
     order = caused.argmin(dim=1, keepdim=True) if most == 1 else caused.argsort(dim=1, stable=True)[:, :most]
     return order, torch.arange(most, device=left.device) < count
 
 
-class Foretelling(ABC):
+class DivergencePredictor(ABC):
     """How far an answer moves, told from the numbers that remain of it."""
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Foretelling(ABC):
         """If each token goes as well."""
 
 
-class ByDivergence(Foretelling):
+class ByDivergence(DivergencePredictor):
     """The divergence, of any kind of answer."""
 
     def __init__(self, answer: Distribution, start: Numbers, lost: Float[Tensor, "row token feature"]) -> None:
@@ -94,7 +94,7 @@ class ByDivergence(Foretelling):
         return divergence(original, after).unflatten(0, (rows, tokens))
 
 
-class OfClasses(Foretelling):
+class CategoricalDivergence(DivergencePredictor):
     """KL(p || softmax x) = log(1 + sum exp e) - p e + sum p log p, and what the class decided for loses of its lead.
 
     e is how far each of the other classes is ahead of the one decided for: x less its own. Of several classes two may
@@ -109,7 +109,7 @@ class OfClasses(Foretelling):
         likely = start.log_softmax(dim=1)
         self.probability = likely.exp().take_along_dim(self.others, dim=1).T.contiguous()
         self.certainty = (likely.exp() * likely).sum(dim=1)
-        self.lead = (-_most(self._ahead(start))).clamp(max=LEAD)
+        self.lead = (-_most(self._ahead(start))).clamp(max=MAX_LEAD)
         self.lost = self._ahead(lost)
         self.lost_on_average = (self.probability[..., None] * self.lost).sum(dim=0)
 
@@ -147,11 +147,11 @@ def _all(ahead: Float[Tensor, "other row *token"]) -> Float[Tensor, "row *token"
 
 
 @singledispatch
-def foretelling(answer: Distribution, start: Numbers, lost: Float[Tensor, "row token feature"]) -> Foretelling:
+def foretelling(answer: Distribution, start: Numbers, lost: Float[Tensor, "row token feature"]) -> DivergencePredictor:
     """What tells how far answers of this kind move."""
     return ByDivergence(answer, start, lost)
 
 
 @foretelling.register
-def _(answer: Categorical, start: Numbers, lost: Tensor) -> Foretelling:
-    return OfClasses(start, lost)
+def _(answer: Categorical, start: Numbers, lost: Tensor) -> DivergencePredictor:
+    return CategoricalDivergence(start, lost)

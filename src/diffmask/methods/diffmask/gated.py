@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffmask.core.explainer import CleanPass
+from diffmask.core.explainer import ForwardTrace
 from diffmask.core.probe import Probe
 from diffmask.core.task import Task
 from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
 
 
-class GatedExplainer(MaskExplainer):
+class GatedMaskExplainer(MaskExplainer):
     """A token is kept with the product of the probabilities that its sites' probes vote for."""
 
     def __init__(
@@ -39,13 +39,13 @@ class GatedExplainer(MaskExplainer):
         """The sites that have a say in the mask seen from `site`: what was erased as an input stays erased."""
         return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
 
-    def votes(self, clean: CleanPass, site: str) -> HardConcrete:
+    def votes(self, clean: ForwardTrace, site: str) -> HardConcrete:
         """What this site's probe says of every token."""
         state = clean.states[site]
         seen = torch.cat([clean.states[self.task.sites[0]], state], dim=-1) if self.reads_first else state
         return HardConcrete(self.probe(site)(seen), self.temperature)
 
-    def gates(self, clean: CleanPass, site: str, *, own: bool = False) -> HardConcrete:
+    def gates(self, clean: ForwardTrace, site: str, *, own: bool = False) -> HardConcrete:
         """The gates of the mask seen from `site`: open with the product of the votes' probabilities.
 
         De Cao et al. draw every vote and multiply the draws. One draw from the product keeps P(z > 0) as it is, has
@@ -58,11 +58,11 @@ class GatedExplainer(MaskExplainer):
         inherited = sum((vote.log_open() for vote in below[1:]), below[0].log_open())
         return HardConcrete.opening((inherited.detach() if own else inherited) + last.log_open(), self.temperature)
 
-    def expected(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
+    def expected(self, clean: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """The mean of each gate, which is not P(z > 0): an open gate may be half open."""
         return self.gates(clean, site).mean()
 
-    def opened(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+    def opened(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
         """The product of the votes, each of which is asked for once."""
         asked = [voter for voter in self.sites if any(voter in self.voters(site) for site in sites)]
         votes = {voter: self.votes(clean, voter).log_open() for voter in asked}

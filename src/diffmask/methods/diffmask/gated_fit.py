@@ -8,21 +8,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.core.distributions import divergence
-from diffmask.core.explainer import CleanPass
+from diffmask.core.explainer import ForwardTrace
 from diffmask.core.probe import Probe, site_statistics
 from diffmask.core.task import Task
-from diffmask.core.training import endless, generator, seeded, track
+from diffmask.core.training import generator, infinite_minibatches, seeded, track
 from diffmask.methods.diffmask.diagnostics import diagnose, report
-from diffmask.methods.diffmask.gated import GatedExplainer
+from diffmask.methods.diffmask.gated import GatedMaskExplainer
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
-from diffmask.methods.diffmask.lagrangian import Controller, Multiplier
+from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 from diffmask.methods.diffmask.settling import settle
 
 if TYPE_CHECKING:
     from diffmask.methods.diffmask.diffmask import DiffMask
 
 
-def build_gates(method: "DiffMask", task: Task, seed: int) -> GatedExplainer:
+def build_gates(method: "DiffMask", task: Task, seed: int) -> GatedMaskExplainer:
     """Probes that leave every gate half open."""
     sites = method.sites or task.sites
     known = site_statistics(task, {task.sites[0], *sites}, method.statistics_rows)
@@ -34,12 +34,12 @@ def build_gates(method: "DiffMask", task: Task, seed: int) -> GatedExplainer:
             site: Probe([*first, known[site]], method.probe_width, near, start, method.steepness) for site in sites
         }
         baselines = method.start_baselines(task, sites, known)
-    return GatedExplainer(
+    return GatedMaskExplainer(
         task, method.mask, probes, baselines, reads_first=method.reading == "both", temperature=method.temperature[1]
     )
 
 
-def train_gates(method: "DiffMask", explainer: GatedExplainer, task: Task, seed: int) -> None:
+def train_gates(method: "DiffMask", explainer: GatedMaskExplainer, task: Task, seed: int) -> None:
     """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
     loop = _Fit(method, explainer, task, generator(seed, "diffmask"))
     for step in track(range(method.steps), f"fit {method.label}"):
@@ -66,9 +66,9 @@ def start_logit(kept: float, votes: int, temperature: float) -> float:
 class _Fit:
     """One run of the optimisation: what changes from step to step."""
 
-    def __init__(self, method: "DiffMask", explainer: GatedExplainer, task: Task, source: torch.Generator) -> None:
+    def __init__(self, method: "DiffMask", explainer: GatedMaskExplainer, task: Task, source: torch.Generator) -> None:
         self.method, self.explainer, self.task, self.source = method, explainer, task, source
-        self.controller = Controller(
+        self.controller = PIController(
             method.margin,
             integral=method.gains[0],
             proportional=method.gains[1],
@@ -80,7 +80,7 @@ class _Fit:
         )
         learned = [value for value in explainer.parameters() if value.requires_grad]
         self.optimizer = torch.optim.Adam(learned, lr=method.rate, betas=(0.9, 0.99))
-        self.batches = endless(task.data["train"], method.batch_size, source, method.length_pool)
+        self.batches = infinite_minibatches(task.data["train"], method.batch_size, source, method.length_pool)
         self.multipliers = {site: Multiplier(self.controller, self._critical(site)) for site in explainer.sites}
         self.near = float(cast(Probe, explainer.probes[0]).reach)
         self.need = dict.fromkeys(explainer.sites, 1.0)
@@ -89,7 +89,7 @@ class _Fit:
         """One clean pass, then a masked pass for each site drawn, and one update of everything."""
         self._schedule(progress)
         batch = next(self.batches)
-        clean = CleanPass.over(self.task, batch)
+        clean = ForwardTrace.over(self.task, batch)
         self.optimizer.zero_grad()
         for site in self._draw_sites():
             gates = self._gates(clean, site)
@@ -102,7 +102,7 @@ class _Fit:
             self._note_need(site, kept.item(), caused.item())
         self.optimizer.step()
 
-    def _gates(self, clean: CleanPass, site: str, *, own: bool = False) -> HardConcrete:
+    def _gates(self, clean: ForwardTrace, site: str, *, own: bool = False) -> HardConcrete:
         """The gates that are drawn.
 
         With `own`, those that are to be few: they close by the vote of their site alone, while every vote may be opened

@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Controller:
+class PIController:
     """log lambda += integral * v + proportional * (trend_t - trend_{t-1}), v = clip(KL / margin_t - 1, -1, worst)."""
 
     margin: float
@@ -56,7 +56,7 @@ class Controller:
 class Multiplier:
     """The weight lambda of one site's constraint, and how it got there."""
 
-    controller: Controller
+    controller: PIController
     critical: float
     """1 / KL(original || everything masked): below it, masking everything is the optimum."""
     history: list[float] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Multiplier:
 class RowMultipliers:
     """The same rule with a weight for each row, none of which depends on another."""
 
-    def __init__(self, controller: Controller, alone: Float[Tensor, " row"]) -> None:
+    def __init__(self, controller: PIController, alone: Float[Tensor, " row"]) -> None:
         """`alone` is KL(original || everything masked) of each row, whose reciprocal is its critical multiplier."""
         self.controller = controller
         self.critical = alone.clamp(min=1e-3).reciprocal().clamp(0.1, 100.0)

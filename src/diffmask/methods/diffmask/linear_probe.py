@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from diffmask.core.distributions import tendency
-from diffmask.core.explainer import CleanPass, summary
+from diffmask.core.distributions import class_probabilities
+from diffmask.core.explainer import ForwardTrace, summary
 
 
-class Leaning(nn.Module):
+class LinearProbe(nn.Module):
     """The answer, bounded, as a linear function of a site's states at the first and last token and on average.
 
     Whether a word is needed depends on what is answered: "dreadful" is needed for a bad review and in the way of a good
@@ -33,9 +33,9 @@ class Leaning(nn.Module):
 
 
 @torch.no_grad()
-def read_leanings(passes: list[CleanPass], sites: Iterable[str]) -> dict[str, Leaning]:
+def fit_linear_probes(passes: list[ForwardTrace], sites: Iterable[str]) -> dict[str, LinearProbe]:
     """A leaning for every site, by ridge regression over the rows of some passes."""
-    wanted = torch.cat([tendency(one.answer) for one in passes])
+    wanted = torch.cat([class_probabilities(one.answer) for one in passes])
     wanted = wanted / wanted.abs().amax(dim=0).clamp(min=1.0)
     return {site: _regressed(_all_seen(passes, site), wanted) for site in sites}
 
@@ -44,11 +44,11 @@ def _seen(state: Tensor, present: Tensor) -> Float[Tensor, "row input"]:
     return torch.cat(summary(state, present), dim=-1)
 
 
-def _all_seen(passes: list[CleanPass], site: str) -> Float[Tensor, "row input"]:
+def _all_seen(passes: list[ForwardTrace], site: str) -> Float[Tensor, "row input"]:
     return torch.cat([_seen(one.states[site], one.rows.present) for one in passes])
 
 
-def _regressed(seen: Float[Tensor, "row input"], wanted: Float[Tensor, "row number"]) -> Leaning:
+def _regressed(seen: Float[Tensor, "row input"], wanted: Float[Tensor, "row number"]) -> LinearProbe:
     """Ridge regression, its penalty the one that predicts left-out rows best."""
     middle, deviation = seen.mean(dim=0), seen.std(dim=0, correction=0).clamp(min=1e-6)
     centre = wanted.mean(dim=0)
@@ -58,7 +58,7 @@ def _regressed(seen: Float[Tensor, "row input"], wanted: Float[Tensor, "row numb
     penalties = scales.mean().clamp(min=1e-9) * torch.logspace(-3, 2, 16, dtype=torch.double)
     best = min(penalties.tolist(), key=lambda penalty: _left_out_error(scales, directions, turned, penalty))
     weights = (inputs.T @ (directions @ (turned / (scales[:, None] + best)))).T.to(seen.dtype) / deviation
-    found = Leaning(seen.shape[1], wanted.shape[1], seen.dtype)
+    found = LinearProbe(seen.shape[1], wanted.shape[1], seen.dtype)
     found.weight.copy_(weights)
     found.bias.copy_(centre - weights @ middle)
     return found

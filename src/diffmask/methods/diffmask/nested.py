@@ -19,7 +19,7 @@ from diffmask.core.distributions import decision, direction, numbers
 from diffmask.core.explainer import Explainer, States, summary
 from diffmask.core.hooks import Edit
 from diffmask.core.task import Task
-from diffmask.methods.amortised.network import Student
+from diffmask.methods.amortised.network import AttributionNetwork
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
 from diffmask.methods.leave_one_out import fill
 
@@ -57,13 +57,13 @@ class Thresholds(nn.Module):
         return rises.cumsum(dim=1) + self.shift
 
 
-class MarginsExplainer(Explainer):
+class NestedMaskExplainer(Explainer):
     """One clean pass gives every margin's mask; a token's score is the mean of P(z > 0) over the margins."""
 
     def __init__(
         self,
         task: Task,
-        student: Student,
+        student: AttributionNetwork,
         thresholds: Thresholds,
         margins: tuple[float, ...],
         baseline: Float[Tensor, " width"],

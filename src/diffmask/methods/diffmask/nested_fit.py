@@ -9,28 +9,28 @@ import torch
 from diffmask.core.distributions import divergence
 from diffmask.core.probe import Baseline, site_statistics
 from diffmask.core.task import Task
-from diffmask.core.training import endless, generator, seeded, track
+from diffmask.core.training import generator, infinite_minibatches, seeded, track
 from diffmask.errors import FitWarning
 from diffmask.methods.amortised.amortised import Amortised, split_off
 from diffmask.methods.diffmask.calibration import calibrate, diagnose
-from diffmask.methods.diffmask.lagrangian import Controller, Multiplier
-from diffmask.methods.diffmask.nested import MarginsExplainer, Thresholds
+from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
+from diffmask.methods.diffmask.nested import NestedMaskExplainer, Thresholds
 
 if TYPE_CHECKING:
     from diffmask.methods.diffmask.diffmask import DiffMask
 
 
-def build_margins(method: "DiffMask", task: Task, seed: int) -> MarginsExplainer:
+def build_margins(method: "DiffMask", task: Task, seed: int) -> NestedMaskExplainer:
     """A student that scores every token 0, thresholds that are the same for every text."""
     start = _ranking(method).build(task, seed)
     last = site_statistics(task, start.student.sites[-1:], method.statistics_rows)[start.student.sites[-1]]
     with seeded(seed, "margins"):
         thresholds = Thresholds(last, len(method.margins))
     margins = tuple(sorted(method.margins))
-    return MarginsExplainer(task, start.student, thresholds, margins, start.baseline.detach(), method.temperature[1])
+    return NestedMaskExplainer(task, start.student, thresholds, margins, start.baseline.detach(), method.temperature[1])
 
 
-def train_margins(method: "DiffMask", explainer: MarginsExplainer, task: Task, seed: int) -> None:
+def train_margins(method: "DiffMask", explainer: NestedMaskExplainer, task: Task, seed: int) -> None:
     """Rank, then hold every margin, then set the thresholds where held-out texts hold it under hard masks."""
     ranking = _ranking(method)
     start = ranking.build(task, seed)
@@ -62,7 +62,7 @@ def _ranking(method: "DiffMask") -> Amortised:
 class _Fit:
     """One run of the optimisation, a margin a step in turn."""
 
-    def __init__(self, method: "DiffMask", explainer: MarginsExplainer, task: Task, source: torch.Generator) -> None:
+    def __init__(self, method: "DiffMask", explainer: NestedMaskExplainer, task: Task, source: torch.Generator) -> None:
         self.method, self.explainer, self.task, self.source = method, explainer, task, source
         learned = [
             {"params": [*explainer.thresholds.parameters(), explainer.gain], "lr": method.rate},
@@ -70,9 +70,9 @@ class _Fit:
         ]
         self.optimizer = torch.optim.Adam(learned, betas=(0.9, 0.99))
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.batches = endless(task.data["train"], method.batch_size, source, method.length_pool)
+        self.batches = infinite_minibatches(task.data["train"], method.batch_size, source, method.length_pool)
         critical = self._critical()
-        self.multipliers = [Multiplier(Controller(margin), critical) for margin in explainer.margins]
+        self.multipliers = [Multiplier(PIController(margin), critical) for margin in explainer.margins]
 
     def step(self, progress: float) -> None:
         """One clean pass, one masked pass, one update of everything."""

@@ -23,9 +23,9 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
 from diffmask.core.training import generator
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
-from diffmask.methods.diffmask.lagrangian import Controller, RowMultipliers
+from diffmask.methods.diffmask.lagrangian import PIController, RowMultipliers
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class FreeGates(Method, ABC):
 
     def __post_init__(self) -> None:
         if self.margin < 0 or self.steps < 1:
-            raise RecipeError(f"{self.name}: margin must not be negative, and steps are at least 1")
+            raise ConfigError(f"{self.name}: margin must not be negative, and steps are at least 1")
 
 
 class FreeGatesExplainer(Explainer, ABC):
@@ -79,7 +79,9 @@ class FreeGatesExplainer(Explainer, ABC):
         run = Run(self.task, batch, answer, self.site, states[self.site], self.baseline)
         logits = states[self.site].new_full(batch.tokens.shape, self.method.start).requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=self.method.learning_rate, betas=(0.9, 0.99))
-        multipliers = RowMultipliers(Controller(self.method.margin), run.divergence(torch.zeros_like(logits)).detach())
+        multipliers = RowMultipliers(
+            PIController(self.method.margin), run.divergence(torch.zeros_like(logits)).detach()
+        )
         for step in range(self.method.steps):
             optimizer.zero_grad()
             caused, seen = self.price(run, logits, step)
@@ -128,7 +130,7 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerInput(FreeGates):
+class PerInputDiffMask(FreeGates):
     """Fewest open hard concrete gates subject to KL(original || masked) <= margin, for each row by itself."""
 
     name: ClassVar[str] = "diffmask-per-input"
@@ -144,7 +146,7 @@ class PerInput(FreeGates):
 class PerInputExplainer(FreeGatesExplainer):
     """Gradients go through the gates and the model: one forward and one backward pass a step."""
 
-    method: PerInput
+    method: PerInputDiffMask
 
     def open(self, logits: Gates) -> Gates:
         """P(z > 0) of a hard concrete gate."""
@@ -158,7 +160,7 @@ class PerInputExplainer(FreeGatesExplainer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reinforce(FreeGates):
+class PerInputReinforce(FreeGates):
     """d E[KL] = E[(KL - m) d log p(z)], z ~ Bernoulli, m a moving average of a row's KL. Williams 1992.
 
     The published code leaves the multiplier out of this term; here it weighs it, as in the objective.
@@ -174,7 +176,7 @@ class Reinforce(FreeGates):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples < 1 or not 0 <= self.memory < 1:
-            raise RecipeError("diffmask-reinforce: samples are at least 1, memory at least 0 and below 1")
+            raise ConfigError("diffmask-reinforce: samples are at least 1, memory at least 0 and below 1")
 
     def build(self, task: Task, seed: int) -> "ReinforceExplainer":
         """The baseline is taken from the training rows."""
@@ -184,7 +186,7 @@ class Reinforce(FreeGates):
 class ReinforceExplainer(FreeGatesExplainer):
     """No gradient of the model is needed."""
 
-    method: Reinforce
+    method: PerInputReinforce
     _usual: Tensor
 
     def open(self, logits: Gates) -> Gates:

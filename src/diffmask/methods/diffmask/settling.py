@@ -10,18 +10,18 @@ from collections.abc import Mapping
 import torch
 
 from diffmask.core.batch import Batch
-from diffmask.core.explainer import clean_passes
+from diffmask.core.explainer import iter_traces
 from diffmask.core.training import track
-from diffmask.methods.diffmask.gated import GatedExplainer
+from diffmask.methods.diffmask.gated import GatedMaskExplainer
 
 FARTHEST = 16.0
 """How far votes may be moved, in logits."""
 
 
 @torch.no_grad()
-def settle(explainer: GatedExplainer, rows: Batch, margins: Mapping[str, float], halvings: int = 6) -> None:
+def settle(explainer: GatedMaskExplainer, rows: Batch, margins: Mapping[str, float], halvings: int = 6) -> None:
     """Move every site's votes, from the first site to the last, to where hard masks just hold the site's margin."""
-    parts = list(clean_passes(explainer.task, rows))
+    parts = list(iter_traces(explainer.task, rows))
     for site, held in track(list(margins.items()), "settle the margins"):
         shift = explainer.probe(site).shift
         low, high = shift - FARTHEST, shift + FARTHEST

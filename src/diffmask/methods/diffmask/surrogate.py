@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softsign
 
-from diffmask.core.distributions import Numbers, decision, direction, numbers, told_by
-from diffmask.core.explainer import CleanPass, States
+from diffmask.core.distributions import Numbers, decision, direction, numbers, probabilities_to_logits
+from diffmask.core.explainer import ForwardTrace, States
 from diffmask.core.task import Task
-from diffmask.methods.amortised.network import Student, views
-from diffmask.methods.diffmask.base import MaskExplainer, hardened
+from diffmask.methods.amortised.network import AttributionNetwork, views
+from diffmask.methods.diffmask.base import MaskExplainer, binarize
 from diffmask.methods.diffmask.elimination import elimination
-from diffmask.methods.diffmask.linear_probe import Leaning
+from diffmask.methods.diffmask.linear_probe import LinearProbe
 
 KEEPS_ALL = -1.0
 """The threshold of a site that may erase nothing: no need is below 0."""
@@ -28,18 +28,18 @@ UPPER = 3
 """One site in so many, the last ones, says how much the decision loses with an input: their mean errs less than one."""
 
 
-class Layered(nn.Module):
+class LayerwiseAttributor(nn.Module):
     """A student for every site, each of which reads what is known there and nothing above it."""
 
-    def __init__(self, students: dict[str, Student]) -> None:
+    def __init__(self, students: dict[str, AttributionNetwork]) -> None:
         super().__init__()
         self.sites = tuple(students)
         self.students = nn.ModuleList(students.values())
         self.reads = tuple(dict.fromkeys(name for student in students.values() for name in student.sites))
 
-    def student(self, site: str) -> Student:
+    def student(self, site: str) -> AttributionNetwork:
         """The one of a site."""
-        return cast(Student, self.students[self.sites.index(site)])
+        return cast(AttributionNetwork, self.students[self.sites.index(site)])
 
     def forward(
         self, states: States, present: Tensor, sites: tuple[str, ...]
@@ -54,7 +54,7 @@ class Layered(nn.Module):
         return torch.stack([student.told(view, states, present) for student, view in zip(asked, own, strict=True)])
 
 
-class CopiesExplainer(MaskExplainer):
+class SurrogateMaskExplainer(MaskExplainer):
     """P(token kept) = n / (n + threshold), n how much it is needed; for inputs, the least of the sites so far."""
 
     thresholds: Tensor
@@ -63,8 +63,8 @@ class CopiesExplainer(MaskExplainer):
         self,
         task: Task,
         mask: Literal["inputs", "states"],
-        layered: Layered,
-        leanings: dict[str, Leaning],
+        layered: LayerwiseAttributor,
+        leanings: dict[str, LinearProbe],
         baselines: dict[str, nn.Parameter],
     ) -> None:
         super().__init__(task, mask, layered.sites, baselines)
@@ -74,7 +74,7 @@ class CopiesExplainer(MaskExplainer):
             "thresholds", torch.full((len(layered.sites),), KEEPS_ALL).to(leanings[layered.sites[0]].bias)
         )
 
-    def read(self, clean: CleanPass) -> tuple[Float[Tensor, "row site token"], Float[Tensor, "row token"]]:
+    def read(self, clean: ForwardTrace) -> tuple[Float[Tensor, "row site token"], Float[Tensor, "row token"]]:
         """P(token kept) seen from every site, and scores.
 
         An input that the last site keeps scores over one half, another under it; the more the decision loses with it,
@@ -88,9 +88,9 @@ class CopiesExplainer(MaskExplainer):
         surest = lost[-math.ceil(len(self.sites) / UPPER) :].mean(dim=0)
         nothing = numbers(clean.answer) - (surest * clean.rows.maskable[..., None]).sum(dim=1)
         lead = (surest * direction(clean.answer, nothing, decision(clean.answer))[:, None]).sum(dim=-1)
-        return opened, (hardened(opened[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2
+        return opened, (binarize(opened[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2
 
-    def opened(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+    def opened(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
         """What was dropped as an input is dropped for good: a later site can only lower the probability."""
         last = max(map(self.sites.index, sites))
         asked = sites if self.mask == "states" else self.sites[: last + 1]
@@ -99,31 +99,31 @@ class CopiesExplainer(MaskExplainer):
             return votes
         return votes.cummin(dim=1).values[:, [self.sites.index(site) for site in sites]]
 
-    def needs(self, clean: CleanPass, site: str) -> Float[Tensor, "row token"]:
+    def needs(self, clean: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """How far the answer will have moved, in nats, when each token goes, as far as this site can know."""
         return self._needs(clean, (site,), self._lost(clean, (site,)))[:, 0]
 
-    def _lost(self, clean: CleanPass, sites: tuple[str, ...]) -> Float[Tensor, "site row token feature"]:
+    def _lost(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "site row token feature"]:
         return self.layered(clean.states, clean.rows.present, sites)
 
     def _needs(
-        self, clean: CleanPass, sites: tuple[str, ...], lost: Float[Tensor, "site row token feature"]
+        self, clean: ForwardTrace, sites: tuple[str, ...], lost: Float[Tensor, "site row token feature"]
     ) -> Float[Tensor, "row site token"]:
         start = torch.cat([self._expected_numbers(clean, site) for site in sites])
         needed = elimination(clean.answer, start, lost.flatten(0, 1), clean.rows.maskable.repeat(len(sites), 1))
         return needed.unflatten(0, lost.shape[:2]).transpose(0, 1)
 
     def _votes(
-        self, clean: CleanPass, sites: tuple[str, ...], lost: Float[Tensor, "site row token feature"]
+        self, clean: ForwardTrace, sites: tuple[str, ...], lost: Float[Tensor, "site row token feature"]
     ) -> Float[Tensor, "row site token"]:
         threshold = self.thresholds[[self.sites.index(site) for site in sites]][None, :, None]
         needed = self._needs(clean, sites, lost)
         held = needed / (needed + threshold.clamp(min=1e-9))
         return torch.where((threshold < 0) | needed.isinf(), 1.0, held)
 
-    def _expected_numbers(self, clean: CleanPass, site: str) -> Numbers:
+    def _expected_numbers(self, clean: ForwardTrace, site: str) -> Numbers:
         """What the model may be about to answer; where its last states are read, what it does answer."""
         if self.task.sites[-1] in self.layered.student(site).sites:
             return numbers(clean.answer)
-        leaning = cast(Leaning, self.leanings[self.sites.index(site)])
-        return told_by(clean.answer, leaning(clean.states[site], clean.rows.present))
+        leaning = cast(LinearProbe, self.leanings[self.sites.index(site)])
+        return probabilities_to_logits(clean.answer, leaning(clean.states[site], clean.rows.present))

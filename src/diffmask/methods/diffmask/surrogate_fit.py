@@ -12,18 +12,18 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import numbers
-from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.probe import statistics_of
 from diffmask.core.task import Task
-from diffmask.core.training import endless, generator, seeded
+from diffmask.core.training import generator, infinite_minibatches, seeded
 from diffmask.methods.amortised.amortised import ask_all, split_off
-from diffmask.methods.amortised.network import Reading, Student, keep
+from diffmask.methods.amortised.network import AttributionNetwork, Reading, keep
 from diffmask.methods.amortised.objectives import draw_kept, misfit, told_of_copies
-from diffmask.methods.amortised.training import Budget, Course, Fit, Schedule
+from diffmask.methods.amortised.training import Budget, Fit, Objective, Schedule
 from diffmask.methods.diffmask.baseline import learn_baselines
 from diffmask.methods.diffmask.diagnostics import diagnose, report
-from diffmask.methods.diffmask.linear_probe import read_leanings
-from diffmask.methods.diffmask.surrogate import CopiesExplainer, Layered
+from diffmask.methods.diffmask.linear_probe import fit_linear_probes
+from diffmask.methods.diffmask.surrogate import LayerwiseAttributor, SurrogateMaskExplainer
 from diffmask.methods.diffmask.thresholds import set_thresholds
 
 if TYPE_CHECKING:
@@ -33,27 +33,29 @@ WEIGHT_DECAY = 0.3
 """Of the students: with less they learn their texts by heart."""
 
 
-def build_copies(method: "DiffMask", task: Task, seed: int) -> CopiesExplainer:
+def build_copies(method: "DiffMask", task: Task, seed: int) -> SurrogateMaskExplainer:
     """Students that score every token 0, thresholds that keep all."""
     sites = method.sites or task.sites
-    passes = list(clean_passes(task, task.data["train"].spread(method.statistics_rows)))
+    passes = list(iter_traces(task, task.data["train"].spread(method.statistics_rows)))
     read = {site: method.reads_at(task.sites, site) for site in sites}
     known = statistics_of(passes, {task.sites[0], *sites}.union(*read.values()))
     features = numbers(passes[0].answer).shape[1]
     with seeded(seed, "diffmask"):
         students = {
-            site: Student({name: known[name] for name in read[site]}, features, method.probe_width or 64)
+            site: AttributionNetwork({name: known[name] for name in read[site]}, features, method.probe_width or 64)
             for site in sites
         }
         baselines = method.start_baselines(task, sites, known)
-    return CopiesExplainer(task, method.mask, Layered(students), read_leanings(passes, sites), baselines)
+    return SurrogateMaskExplainer(
+        task, method.mask, LayerwiseAttributor(students), fit_linear_probes(passes, sites), baselines
+    )
 
 
-def train_copies(method: "DiffMask", explainer: CopiesExplainer, task: Task, seed: int) -> None:
+def train_copies(method: "DiffMask", explainer: SurrogateMaskExplainer, task: Task, seed: int) -> None:
     """Ask about masked copies, learn what tokens add, then set the thresholds where hard masks hold the margin."""
     start, source = time.perf_counter(), generator(seed, "diffmask")
     rows, held_out = split_off(task, method.held_out)
-    batches = endless(rows, method.batch_size, source, method.length_pool)
+    batches = infinite_minibatches(rows, method.batch_size, source, method.length_pool)
     course = LayeredCopies(explainer, method.pairs, method.own, method.sites_per_step, source)
     if method.learn_baseline:
         learn_baselines(explainer, batches, course.drawn, source)
@@ -88,13 +90,13 @@ class LayeredLesson:
 
 
 @dataclass(frozen=True)
-class LayeredCopies(Course[Layered, LayeredLesson]):
+class LayeredCopies(Objective[LayerwiseAttributor, LayeredLesson]):
     """f(kept) = f(all) - sum of the erased tokens' scores, for every site's own scores.
 
     Masks start from the whole text, and so do these sums: from nothing, they are least exact where most is kept.
     """
 
-    explainer: CopiesExplainer
+    explainer: SurrogateMaskExplainer
     pairs: int
     """Masks drawn a text, each asked with its complement."""
     own: int
@@ -108,7 +110,7 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
     @torch.no_grad()
     def ask(self, batch: Batch) -> LayeredLesson:
         """One clean pass, and for every place a pass over all copies."""
-        clean = CleanPass.over(self.explainer.task, batch)
+        clean = ForwardTrace.over(self.explainer.task, batch)
         kept, told = {}, {}
         for site in self.drawn():
             place = self.explainer.place(site)
@@ -119,7 +121,7 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         reading = keep(clean.states, self.explainer.layered.reads, batch.present)
         return LayeredLesson(reading, clean.answer, batch.maskable, kept, told)
 
-    def loss(self, student: Layered, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
+    def loss(self, student: LayerwiseAttributor, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that a site's scores add up to), for all sites asked."""
         states, present = lesson.reading.full()
         sites = tuple(site for site in self.explainer.sites if self.explainer.place(site) in lesson.told)
@@ -139,7 +141,7 @@ class LayeredCopies(Course[Layered, LayeredLesson]):
         order = torch.randperm(len(sites), generator=self.source)[: self.places]
         return tuple(sites[index] for index in order.tolist())
 
-    def _chosen(self, clean: CleanPass, site: str) -> Bool[Tensor, "row copy token"]:
+    def _chosen(self, clean: ForwardTrace, site: str) -> Bool[Tensor, "row copy token"]:
         """What would be kept, seen from the site that is masked; for inputs from any, half the time from the last."""
         sites = self.explainer.sites
         if self.explainer.mask == "inputs":

@@ -6,21 +6,23 @@ import torch
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.core.explainer import CleanPass, clean_passes
+from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.training import track
-from diffmask.methods.diffmask.surrogate import KEEPS_ALL, CopiesExplainer
+from diffmask.methods.diffmask.surrogate import KEEPS_ALL, SurrogateMaskExplainer
 
 LEVELS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)
 """Shares of tokens to try to erase, most first: what masks cause need not grow with what they erase."""
 
 
 @torch.no_grad()
-def set_thresholds(explainer: CopiesExplainer, rows: Batch, margins: Mapping[str, float], slack: float = 0.8) -> None:
+def set_thresholds(
+    explainer: SurrogateMaskExplainer, rows: Batch, margins: Mapping[str, float], slack: float = 0.8
+) -> None:
     """For every site, first to last, the highest threshold with which hard masks hold a little less than its margin.
 
     Less, as other rows differ from these and as the largest of several masks that hold may hold by chance.
     """
-    parts = list(clean_passes(explainer.task, rows, 32))
+    parts = list(iter_traces(explainer.task, rows, 32))
     before = [part.rows.maskable for part in parts]
     for index, site in enumerate(track(explainer.sites, "set the thresholds")):
         search = _Search(explainer, site, parts, before, slack * margins[site])
@@ -35,9 +37,9 @@ class _Search:
 
     def __init__(
         self,
-        explainer: CopiesExplainer,
+        explainer: SurrogateMaskExplainer,
         site: str,
-        parts: list[CleanPass],
+        parts: list[ForwardTrace],
         before: list[Tensor],
         margin: float,
     ) -> None:

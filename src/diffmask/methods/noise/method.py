@@ -22,14 +22,14 @@ ANSWER = "answer"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noise(Method):
+class NoiseTolerance(Method):
     """score_t = 1 / sigma_t, sigma the largest noise that leaves what is read as it is.
 
     Minimises E ||s(h + sigma eps) - s(h)||^2 - rate * sum_t log sigma_t for each row by itself; s is the answer's
     logits, or the states of a later site in units of their deviation over the training rows, averaged.
     """
 
-    name: ClassVar[str] = "noise"
+    name: ClassVar[str] = "noise-tolerance"
 
     site: str | None = None
     """Where the noise is added; the token embedding where none is named."""
@@ -75,7 +75,7 @@ class NoiseExplainer(Explainer):
     largest: Tensor
     seed: Tensor
 
-    def __init__(self, method: Noise, task: Task, site: str, layers: tuple[str, ...], seed: int) -> None:
+    def __init__(self, method: NoiseTolerance, task: Task, site: str, layers: tuple[str, ...], seed: int) -> None:
         super().__init__(task)
         self.method, self.site, self.layers = method, site, layers
         known = site_statistics(task, task.sites, rows=2000)

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from diffmask.errors import InputError, RecipeError
+from diffmask.errors import ConfigError, InputError
 from diffmask.methods.noise.distortion import Measurement, Problem, measure
 
 STREAM = 1_000_003
@@ -172,9 +172,9 @@ class Settings:
     def __post_init__(self) -> None:
         """Stop at the door what could not be solved."""
         if not (0 < self.scale < math.inf and 0 < self.rate < math.inf):
-            raise RecipeError(f"scale and rate must be positive and finite, not {self.scale} and {self.rate}")
+            raise ConfigError(f"scale and rate must be positive and finite, not {self.scale} and {self.rate}")
         if min(self.samples, self.copies_per_call, self.least_steps) < 1 or self.most_steps < 0:
-            raise RecipeError(f"every count must be at least 1, and most_steps at least 0: {self}")
+            raise ConfigError(f"every count must be at least 1, and most_steps at least 0: {self}")
 
 
 @dataclass(frozen=True)

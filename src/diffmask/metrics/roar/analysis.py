@@ -22,13 +22,13 @@ from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.datasets.tokenizers import PAD
 from diffmask.errors import InputError, TaskError, nearest
-from diffmask.methods.gradients import IntegratedGradient
+from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.roar.step import Masks, Protocol, Step
 from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic
 from diffmask.report.roar import titles_of
-from diffmask.report.tables import Cell, Finding
+from diffmask.report.tables import Cell, ResultTable
 from diffmask.tasks.bilstm.task import WordClassification, accuracy
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 Scores = Float[Tensor, "row token"]
 
@@ -65,10 +65,10 @@ class RiemannError:
 
 
 def riemann(
-    task: Task, batch: Batch, points: Sequence[int], most: int = 100, method: IntegratedGradient | None = None
+    task: Task, batch: Batch, points: Sequence[int], most: int = 100, method: IntegratedGradients | None = None
 ) -> list[RiemannError]:
     """How the scores and ranks settle as the path has more points."""
-    chosen = method or IntegratedGradient(path="right")
+    chosen = method or IntegratedGradients(path="right")
     reference = replace(chosen, n_steps=most).fit(task)(batch, batch.target).scores
     best = ranking(reference, batch.maskable)
     n = batch.maskable.sum(dim=1, keepdim=True)
@@ -164,17 +164,17 @@ FINDINGS = ("data", "synthetic", "sparsity", "answers", "riemann", "lengths", "l
 
 
 @dataclass(frozen=True)
-class Behind:
+class RoarAnalysis:
     """A model, the measures that explain it, and how much of the data is looked at."""
 
-    bench: Bench
+    bench: Workspace
     methods: Sequence[Method]
     rows: int = 200
     """Validation rows whose importances are looked at."""
     k: int = 20
     """Percent of tokens masked where leaks are sought."""
 
-    def findings(self, wanted: Sequence[str] = FINDINGS) -> Iterator[Finding]:
+    def findings(self, wanted: Sequence[str] = FINDINGS) -> Iterator[ResultTable]:
         """Each as soon as it is known, the cheap ones first; answers only where the evidence is known."""
         for name in wanted:
             if name not in FINDINGS:
@@ -191,7 +191,7 @@ class Behind:
             raise TaskError(f"{type(found).__name__} is not a task of words, which these analyses are of")
         return found
 
-    def data(self) -> Finding:
+    def data(self) -> ResultTable:
         """Sizes, vocabulary, length, parameters and score."""
         task = self.task()
         lengths = task.data["train"].present.sum(dim=1).float()
@@ -202,11 +202,11 @@ class Behind:
             ("parameters", sum(value.numel() for value in task.model.parameters())),
             (f"test {task.recipe.preset.metric}", task.quality(task.data["test"])),
         ]
-        return Finding(
+        return ResultTable(
             name="data", title="The data and the model", headings=(task.recipe.data, "value"), rows=tuple(facts)
         )
 
-    def sparsity(self) -> Finding:
+    def sparsity(self) -> ResultTable:
         """How much of all importance the most important tokens hold."""
         task, batch = self.task(), self._some()
         held = []
@@ -215,7 +215,7 @@ class Behind:
             held.append(sparsity(scores[:, : batch.tokens.shape[1]], task.primary(batch), [s / 100 for s in SHARES]))
         return self._by_share("sparsity", "Share of all importance that the most important tokens hold", held)
 
-    def answers(self) -> Finding:
+    def answers(self) -> ResultTable:
         """How often the word that is the answer, in the sentence it follows from, is masked.
 
         Models that answer equally well may attend to that word, or to another beside it: it depends on the seed.
@@ -232,17 +232,17 @@ class Behind:
             "answers", "Share of the texts whose answer is masked, by the unmasked model's importances", found
         )
 
-    def _by_share(self, name: str, says: str, found: Sequence[Sequence[float]]) -> Finding:
+    def _by_share(self, name: str, says: str, found: Sequence[Sequence[float]]) -> ResultTable:
         """A curve a measure, over shares of the tokens."""
         names = self._names()
         rows = tuple(zip(SHARES, *found, strict=True))
-        return Finding(name=name, title=says, headings=("% of tokens", *names), rows=rows, curves=names)
+        return ResultTable(name=name, title=says, headings=("% of tokens", *names), rows=rows, curves=names)
 
-    def synthetic(self) -> Finding:
+    def synthetic(self) -> ResultTable:
         """The problem on which ROAR is wrong and Recursive ROAR is right, whatever the model."""
         curves = synthetic()
         after = ", ".join(f"{name} {falls_after(scores)}" for name, scores in curves.items())
-        return Finding(
+        return ResultTable(
             name="synthetic",
             title=f"16 features of which 4 tell: accuracy falls after {after}",
             headings=("features removed", *curves),
@@ -250,10 +250,10 @@ class Behind:
             curves=tuple(curves),
         )
 
-    def riemann(self) -> Finding:
+    def riemann(self) -> ResultTable:
         """How many points a path of integrated gradients needs."""
         found = riemann(self.task(), self._some(), POINTS)
-        return Finding(
+        return ResultTable(
             name="riemann",
             title="Integrated gradient with few points beside one with 100: tokens at another rank",
             headings=tuple(field.name.replace("_", " ") for field in fields(RiemannError)),
@@ -261,20 +261,20 @@ class Behind:
             curves=("moved", "moved at the top"),
         )
 
-    def lengths(self) -> Finding:
+    def lengths(self) -> ResultTable:
         """Whether lengths, and questions, tell the class where every token is masked."""
         step = Step(self.bench, self.methods[0], Protocol(), 100)
         rows = (("a model trained on masks", step.score().score), ("the most frequent class", self._majority()))
-        return Finding(name="lengths", title="All tokens masked", headings=("who answers", "score"), rows=rows)
+        return ResultTable(name="lengths", title="All tokens masked", headings=("who answers", "score"), rows=rows)
 
-    def leaks(self) -> Finding:
+    def leaks(self) -> ResultTable:
         """Whether masks tell the class: to a classifier of their places, and on classes dealt out at random."""
         found = []
         for method, name in zip(self.methods, self._names(), strict=True):
             step = Step(self.bench, method, Protocol(), self.k)
             places = mask_position_leak(step.masks(), self.task().data)
             found.append((name, places, permuted_score(step), self._majority()))
-        return Finding(
+        return ResultTable(
             name="leaks",
             title=f"What the masks of {self.k} % of the tokens give away",
             headings=("measure", "their places alone", "permuted classes", "most frequent class"),

@@ -70,20 +70,20 @@ def random_importances(data: Mapping[str, Batch], seed: int) -> dict[str, Float[
 PUBLISHED: dict[str, dict[str, Any]] = {
     "gradient": {"name": "gradient", "one_hot": True, "quantity": "logit"},
     "times-input-gradient": {"name": "input-x-gradient", "quantity": "logit"},
-    "integrated-gradient": {
-        "name": "integrated-gradient",
+    "integrated-gradients": {
+        "name": "integrated-gradients",
         "as_published": True,
         "path": "right",
         "quantity": "logit",
     },
 }
-SIGNED = ("times-input-gradient", "integrated-gradient")
+SIGNED = ("times-input-gradient", "integrated-gradients")
 
 
 def measure(name: str, riemann_samples: int = 50, signed: bool = False) -> Method:
     """The method of that name; any other method by its own."""
     chosen = dict(PUBLISHED.get(name, {"name": name}))
-    if name == "integrated-gradient":
+    if name == "integrated-gradients":
         chosen["n_steps"] = riemann_samples
     if signed and name in SIGNED:
         chosen["signed"] = True

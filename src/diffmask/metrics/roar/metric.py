@@ -12,20 +12,20 @@ from typing import ClassVar, Literal
 import torch
 
 from diffmask.core.explainer import Method
-from diffmask.errors import RecipeError
+from diffmask.errors import ConfigError
 from diffmask.methods.baselines import Random
-from diffmask.metrics.base import Evaluation
+from diffmask.metrics.base import Metric
 from diffmask.metrics.roar.masking import Strategy
 from diffmask.metrics.roar.step import Importances, Protocol, Score, Step
-from diffmask.results.benchmark_result import Measure
+from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.racu import Areas, areas
 from diffmask.results.records import Record
 from diffmask.workspace.node import Part
-from diffmask.workspace.workspace import Bench
+from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemoveAndRetrain(Evaluation, ABC):
+class RemoveAndRetrain(Metric, ABC):
     """A curve of the task's own score over what is masked; over shares, the area between it and the random one, too."""
 
     per_text: ClassVar[bool] = False
@@ -44,9 +44,9 @@ class RemoveAndRetrain(Evaluation, ABC):
 
     def __post_init__(self) -> None:
         if len(self.points) < 2 or self.points[0] != 0 or list(self.points) != sorted(set(self.points)):
-            raise RecipeError(f"{self.name}: amounts {list(self.points)} do not rise from 0; as in [0, 10, 20, 100]")
+            raise ConfigError(f"{self.name}: amounts {list(self.points)} do not rise from 0; as in [0, 10, 20, 100]")
         if self.strategy == "quantile" and self.points[-1] != 100:
-            raise RecipeError(
+            raise ConfigError(
                 f"{self.name}: amounts {list(self.points)} do not end at 100 percent, where everything is masked and "
                 "which RACU is relative to; as in [0, 10, 20, 100]"
             )
@@ -66,11 +66,11 @@ class RemoveAndRetrain(Evaluation, ABC):
             absolute=self.absolute,
         )
 
-    def steps(self, method: Method, bench: Bench) -> list[Step]:
+    def steps(self, method: Method, bench: Workspace) -> list[Step]:
         """One for each point of the curve."""
         return [Step(bench, method, self.protocol(), k) for k in self.points]
 
-    def parts(self, method: Method, bench: Bench) -> list[Part]:
+    def parts(self, method: Method, bench: Workspace) -> list[Part]:
         """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
         found: dict[tuple[str, str], Part] = {}
         for chosen in (Random(), method):
@@ -79,7 +79,7 @@ class RemoveAndRetrain(Evaluation, ABC):
                 found.setdefault(part.address, part)
         return list(found.values())
 
-    def run(self, method: Method, bench: Bench) -> Iterator[Record]:
+    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
         """The curve, then its areas; a random one has none, nor one by count, which may end before all is masked."""
         curve = [step.score() for step in self.steps(method, bench)]
         counted = self.strategy == "count"
@@ -114,7 +114,7 @@ class RemoveAndRetrain(Evaluation, ABC):
         return areas(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
 
     def _record(
-        self, method: Method, bench: Bench, metric: str, value: float, rows: int, at: float | None = None
+        self, method: Method, bench: Workspace, metric: str, value: float, rows: int, at: float | None = None
     ) -> Record:
         return Record(
             task=bench.recipe.label,
@@ -124,13 +124,13 @@ class RemoveAndRetrain(Evaluation, ABC):
             value=value,
             seed=bench.seed,
             rows=rows,
-            digest=bench.fit_digest(method),
+            digest=bench.run_key(method),
             at=at,
         )
 
 
-def _measure(variant: str, title: str) -> Measure:
-    return Measure(
+def _measure(variant: str, title: str) -> MetricInfo:
+    return MetricInfo(
         name=f"{variant}_racu",
         title=f"{title}'s RACU",
         better="higher",
@@ -139,7 +139,7 @@ def _measure(variant: str, title: str) -> Measure:
         "With one seed the chance of a training is not in the intervals, only that of the texts.",
         knob="% of tokens masked",
         curve=f"{variant}_score",
-        beyond_random=True,
+        relative_to_random=True,
     )
 
 
@@ -150,7 +150,7 @@ class Roar(RemoveAndRetrain):
     name: ClassVar[str] = "roar"
     recursive: ClassVar[bool] = False
     variant: ClassVar[str] = "roar"
-    measures: ClassVar[tuple[Measure, ...]] = (_measure("roar", "ROAR"),)
+    measures: ClassVar[tuple[MetricInfo, ...]] = (_measure("roar", "ROAR"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,4 +160,4 @@ class RecursiveRoar(RemoveAndRetrain):
     name: ClassVar[str] = "recursive-roar"
     recursive: ClassVar[bool] = True
     variant: ClassVar[str] = "recursive_roar"
-    measures: ClassVar[tuple[Measure, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)
+    measures: ClassVar[tuple[MetricInfo, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)

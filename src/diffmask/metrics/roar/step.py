@@ -18,7 +18,7 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
-from diffmask.errors import RecipeError, StoreError, TaskError
+from diffmask.errors import ConfigError, StoreError, TaskError
 from diffmask.metrics.roar.masking import Strategy, most_important, number_to_mask, random_importances, with_masks
 from diffmask.workspace.node import Part
 
@@ -44,7 +44,7 @@ class Protocol:
 
     def __post_init__(self) -> None:
         if self.step_size < 1:
-            raise RecipeError(f"a recursive step of {self.step_size} leads nowhere; it is at least 1")
+            raise ConfigError(f"a recursive step of {self.step_size} leads nowhere; it is at least 1")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Step(Part):
         counted = self.protocol.strategy == "count"
         if self.k < 0 or (self.k > 100 and not counted):
             wanted = "tokens are 0 or more" if counted else "percent are 0 to 100"
-            raise RecipeError(f"{self.k} cannot be masked: {wanted}")
+            raise ConfigError(f"{self.k} cannot be masked: {wanted}")
 
     @property
     def everything(self) -> bool:
@@ -190,7 +190,7 @@ class Step(Part):
         def make() -> Artefact:
             task = self.task()
             test = task.data["test"]
-            by_row = task.row_quality(test)
+            by_row = task.per_example_score(test)
             if by_row is None:
                 return Artefact({}, {"score": task.quality(test), "rows": len(test)})
             return Artefact({"by_row": by_row}, {"score": float(by_row.mean()), "rows": len(test)})

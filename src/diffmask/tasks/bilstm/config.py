@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 
-from diffmask.core.task import Task, TaskRecipe
+from diffmask.core.task import Task, TaskConfig
 from diffmask.datasets.babi import generate_babi, load_babi
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.mimic import load_mimic
@@ -20,8 +20,8 @@ from diffmask.datasets.sentiment import load_imdb, load_sst
 from diffmask.datasets.snli import load_snli
 from diffmask.datasets.tables import Columns, DataSet
 from diffmask.datasets.tokenizers import (
+    TokenizedData,
     Vocabulary,
-    WordedData,
     note_words,
     review_words,
     with_digits_hidden,
@@ -38,10 +38,10 @@ from diffmask.tasks.bilstm.training import WordTraining, loader_draws
 class Preset:
     """How a data set is loaded, and the sizes and scores that belong to it."""
 
-    load: Callable[[Path], WordedData]
-    spell: Callable[[DataSet], WordedData] | None = None
+    load: Callable[[Path], TokenizedData]
+    spell: Callable[[DataSet], TokenizedData] | None = None
     """Texts from elsewhere, as the hub, as words."""
-    generate: Callable[[], WordedData] | None = None
+    generate: Callable[[], TokenizedData] | None = None
     """Rows of our own, where there are no files."""
     metric: Literal["accuracy", "macro-f1"]
     selection: Literal["accuracy", "auroc"]
@@ -70,7 +70,7 @@ def _babi(task: int) -> Preset:
 
 
 def _sentences(
-    load: Callable[[Path], DataSet], spell: Callable[[DataSet], WordedData], least: int, batch_size: int = 32
+    load: Callable[[Path], DataSet], spell: Callable[[DataSet], TokenizedData], least: int, batch_size: int = 32
 ) -> Preset:
     return Preset(
         load=lambda folder: spell(load(folder)),
@@ -83,7 +83,7 @@ def _sentences(
     )
 
 
-def _sst(found: DataSet) -> WordedData:
+def _sst(found: DataSet) -> TokenizedData:
     """Sentences of six or more words of the treebank, as it counts them."""
     long = {
         name: [row for row in rows if len(row.text.split(" ")) > 5]
@@ -118,7 +118,7 @@ def preset(name: str) -> Preset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiLSTM(TaskRecipe):
+class BiLSTM(TaskConfig):
     """An LSTM in both directions that pools by attention, trained from nothing."""
 
     name: ClassVar[str] = "bilstm"
@@ -158,13 +158,13 @@ class BiLSTM(TaskRecipe):
         """The data set and the model."""
         return self.data, self.label_without("data", "folder")
 
-    def dataset(self) -> WordedData:
+    def dataset(self) -> TokenizedData:
         """The texts as words."""
         found = self._found()
         train, valid, test = (texts[: self.rows] for texts in found.splits().values())
         return replace(found, train=train, valid=valid, test=test)
 
-    def _found(self) -> WordedData:
+    def _found(self) -> TokenizedData:
         if self.folder is not None and self.folder.startswith("hub:"):
             if self.preset.spell is None:
                 raise InputError(f"{self.data} is not read from the hub; give the folder of its files")

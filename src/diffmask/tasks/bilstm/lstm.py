@@ -17,7 +17,7 @@ SMALL = 64
 """Widths up to which one row after another is faster than rows together."""
 
 
-def both_ways(onward: nn.LSTM, back: nn.LSTM, embedded: Embedded, length: Length) -> States:
+def bidirectional_states(onward: nn.LSTM, back: nn.LSTM, embedded: Embedded, length: Length) -> States:
     """What the one has read up to each token from the first, and beside it the other from the row's last.
 
     Behind a row's length the states mean nothing. By the compiled kernel where the LSTMs are frozen: it knows no slopes
@@ -27,7 +27,7 @@ def both_ways(onward: nn.LSTM, back: nn.LSTM, embedded: Embedded, length: Length
         read, _ = onward(embedded)
         read_back, _ = back(turned(embedded, length))
         return torch.cat([read, turned(read_back, length)], dim=-1)
-    inputs = entering(onward, back, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
+    inputs = input_gates(onward, back, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
     return _Recurrence.apply(inputs, length, recurrent(onward, back)).flatten(-2)
 
 
@@ -52,7 +52,7 @@ def turned(states: States, length: Length) -> States:
     return states.gather(1, order.expand_as(states))
 
 
-def entering(onward: nn.LSTM, back: nn.LSTM, vectors: Float[Tensor, "place size"]) -> Float[Tensor, "place gate"]:
+def input_gates(onward: nn.LSTM, back: nn.LSTM, vectors: Float[Tensor, "place size"]) -> Float[Tensor, "place gate"]:
     """What vectors add to the gates of both, [way, i f z o, width] in a row."""
     (weight, _, bias, bias_too), (back_weight, _, back_bias, back_bias_too) = onward.all_weights[0], back.all_weights[0]
     biases = torch.cat([bias + bias_too, back_bias + back_bias_too])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.datasets.tokenizers import PAD
-from diffmask.tasks.bilstm.lstm import both_ways, suits
+from diffmask.tasks.bilstm.lstm import bidirectional_states, suits
 from diffmask.tasks.bilstm.pair_loss import Given, pair_logits, pair_loss
 
 Tokens = Int[Tensor, "row token"]
@@ -35,7 +35,7 @@ class Reader(nn.Module):
 
     def forward(self, embedding: nn.Embedding, tokens: Tokens, present: Mask) -> States:
         """The states at every token."""
-        return both_ways(self.onward, self.back, embedding(tokens), present.sum(dim=1))
+        return bidirectional_states(self.onward, self.back, embedding(tokens), present.sum(dim=1))
 
     def ends(self, states: States, present: Mask) -> Float[Tensor, "row width"]:
         """The last state of each direction, side by side."""

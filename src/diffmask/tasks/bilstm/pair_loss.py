@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
-from diffmask.tasks.bilstm.lstm import arrays, entering, recurrent
+from diffmask.tasks.bilstm.lstm import arrays, input_gates, recurrent
 
 if TYPE_CHECKING:
     from diffmask.tasks.bilstm.model import PairBiLSTM
@@ -46,9 +46,9 @@ def _learned(model: "PairBiLSTM") -> tuple[Tensor, ...]:
     pooling, text, question = model.pooling, model.reader, model.question_reader
     assert pooling.question is not None  # A model of pairs asks.
     return (
-        entering(text.onward, text.back, model.embedding.weight),
+        input_gates(text.onward, text.back, model.embedding.weight),
         recurrent(text.onward, text.back),
-        entering(question.onward, question.back, model.question_embedding.weight),
+        input_gates(question.onward, question.back, model.question_embedding.weight),
         recurrent(question.onward, question.back),
         pooling.state.weight,
         pooling.question.weight,

@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import Scored
+from diffmask.core.distributions import UnnormalizedCategorical
 from diffmask.core.hooks import Site
 from diffmask.core.task import Task
-from diffmask.datasets.tokenizers import MASK, PAD, Vocabulary, Worded
+from diffmask.datasets.tokenizers import MASK, PAD, TokenizedExample, Vocabulary
 from diffmask.errors import TaskError
 from diffmask.tasks.bilstm.model import Classifier
 from diffmask.tasks.bilstm.training import logits_by_length
@@ -117,15 +117,15 @@ class WordClassification(Task):
         attended = batch.present & (batch.tokens >= MASK)
         return {"tokens": batch.tokens, "present": batch.present, "attended": attended, **batch.inputs}
 
-    def forward(self, batch: Batch) -> Scored:
+    def forward(self, batch: Batch) -> UnnormalizedCategorical:
         """One pass of the model."""
-        return Scored(self.logits(batch))
+        return UnnormalizedCategorical(self.logits(batch))
 
     def quality(self, batch: Batch) -> float:
         """The model's score."""
         return self.score(logits_by_length(self, batch), batch.target)
 
-    def row_quality(self, batch: Batch) -> Float[Tensor, " row"] | None:
+    def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
         """Whether each answer is right, where that is what the data set is scored by."""
         if self.recipe.preset.metric != "accuracy":
             return None
@@ -186,7 +186,7 @@ class WordClassification(Task):
         return task
 
 
-def encode(texts: Sequence[Worded], vocabulary: Vocabulary) -> Batch:
+def encode(texts: Sequence[TokenizedExample], vocabulary: Vocabulary) -> Batch:
     """Texts as a batch: [CLS] words [EOS], padded on the right."""
     numbered = vocabulary.numbered()
     tokens = _padded([vocabulary.numbers(text.words, numbered) for text in texts])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.core.batch import Batch
-from diffmask.core.training import one_thread, track
+from diffmask.core.training import single_threaded, track
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class WordTraining:
     is hard to see is found late, and at once. On stories that are nine tenths masks it may be after 20 epochs.
     """
 
-    @one_thread()
+    @single_threaded()
     def run(self, task: Any, source: torch.Generator) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch."""
         model, valid = task.model, task.data["valid"]

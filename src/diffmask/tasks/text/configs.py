@@ -4,7 +4,7 @@ from abc import ABC
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from diffmask.core.task import Task, TaskRecipe
+from diffmask.core.task import Task, TaskConfig
 from diffmask.datasets.loading import load_data, packaged_encoder
 from diffmask.datasets.tables import DataSet, Example
 from diffmask.errors import InputError, TaskError
@@ -22,7 +22,7 @@ PROBLEMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRecipe(Reading, TaskRecipe, ABC):
+class TextRecipe(Reading, TaskConfig, ABC):
     """A model on a data set of texts."""
 
     model: str

@@ -36,7 +36,9 @@ class Head(ABC):
     def quality(self, answer: Distribution, target: Shaped[Tensor, "row *event"]) -> float:
         """The head's own score of the rows that have a label."""
 
-    def row_quality(self, answer: Distribution, target: Shaped[Tensor, "row *event"]) -> Float[Tensor, " row"] | None:
+    def per_example_score(
+        self, answer: Distribution, target: Shaped[Tensor, "row *event"]
+    ) -> Float[Tensor, " row"] | None:
         """Each labelled row's part in the score, where the score is their mean."""
         return None
 
@@ -57,7 +59,7 @@ class Head(ABC):
         raise InputError(f"'{label}' is not a label of the model; {nearest(str(label), self.names)}")
 
 
-class OneClass(Head):
+class MulticlassHead(Head):
     """Categorical over the classes; its score is accuracy."""
 
     def answer(self, values: Float[Tensor, "row output"]) -> Distribution:
@@ -70,9 +72,9 @@ class OneClass(Head):
 
     def quality(self, answer: Distribution, target: Tensor) -> float:
         """Accuracy."""
-        return float(self.row_quality(answer, target).mean())
+        return float(self.per_example_score(answer, target).mean())
 
-    def row_quality(self, answer: Distribution, target: Tensor) -> Float[Tensor, " row"]:
+    def per_example_score(self, answer: Distribution, target: Tensor) -> Float[Tensor, " row"]:
         """Whether each class is the right one."""
         known = _require_labels(target != MISSING)
         return (logits(answer).argmax(dim=-1)[known] == target[known]).float()
@@ -90,7 +92,7 @@ class OneClass(Head):
         ]
 
 
-class ManyLabels(Head):
+class MultilabelHead(Head):
     """Independent Bernoulli labels; their score is the share of label decisions that are right."""
 
     def answer(self, values: Float[Tensor, "row output"]) -> Distribution:
@@ -112,9 +114,9 @@ class ManyLabels(Head):
 
     def quality(self, answer: Distribution, target: Tensor) -> float:
         """Share of label decisions that are right."""
-        return float(self.row_quality(answer, target).mean())
+        return float(self.per_example_score(answer, target).mean())
 
-    def row_quality(self, answer: Distribution, target: Tensor) -> Float[Tensor, " row"]:
+    def per_example_score(self, answer: Distribution, target: Tensor) -> Float[Tensor, " row"]:
         """The share of a row's labels."""
         known = _require_labels(~target.isnan().any(dim=1))
         return ((logits(answer)[known] > 0) == (target[known] > 0.5)).float().mean(dim=1)
@@ -167,8 +169,8 @@ class Numbers(Head):
 
 
 HEADS: Mapping[str, type[Head]] = {
-    "single_label_classification": OneClass,
-    "multi_label_classification": ManyLabels,
+    "single_label_classification": MulticlassHead,
+    "multi_label_classification": MultilabelHead,
     "regression": Numbers,
 }
 """By the name that `transformers` gives them as `config.problem_type`."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.hooks import Call, Edit, Site, editing, frozen, recording
+from diffmask.core.hooks import Call, Edit, Site, editing, frozen, record_calls
 from diffmask.errors import InputError, SiteError
 
 ROWS, TOKENS = 2, 7
@@ -33,7 +33,7 @@ def find_sites(model: nn.Module, embedding: nn.Module, run: Run, depth: int | No
     lists = _block_lists(model)
     members = {member for found in lists.values() for member in found}
     with frozen(model), torch.no_grad():
-        with recording(model, {path, *members}) as calls:
+        with record_calls(model, {path, *members}) as calls:
             probe(run, embedding)
         first = _embedding_site([call for call in calls if call.module == path], path)
         blocks = _longest_chain(calls, lists, depth)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diffmask.core.hooks import Site, editing, frozen, skipping
+from diffmask.core.hooks import Site, editing, frozen, skip_modules
 from diffmask.errors import SiteError
 from diffmask.tasks.text.inspection import Run, probe
 
@@ -25,7 +25,7 @@ class Shortcut:
         """Within this block a pass computes nothing before the site, whose state must be set."""
         if site not in self.below:
             return nullcontext()
-        return skipping(model, self.below[site], members=self.members)
+        return skip_modules(model, self.below[site], members=self.members)
 
 
 NO_SHORTCUT = Shortcut({}, members=0)
