@@ -150,8 +150,8 @@ def test_problems_of_a_fit_are_shown_with_their_place(page: str) -> None:
 
 
 def test_an_empty_board_has_a_page() -> None:
-    empty = BenchmarkResult(title="nothing", verdict=["Too few rows."], warnings=[], measures=[], methods=[], comparisons=[],
-                  curves=[], agreement={}, texts=[], manifest={})  # fmt: skip
+    empty = BenchmarkResult(title="nothing", verdict=["Too few rows."], warnings=[], measures=[], methods=[],
+                  comparisons=[], curves=[], agreement={}, texts=[], manifest={})  # fmt: skip
     page = render_board(empty)
     assert "Too few rows." in text_of(page)
     assert "<script" not in page
