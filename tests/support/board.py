@@ -82,9 +82,9 @@ def synthetic_board(
     return BenchmarkResult(
         title="Which explanation of minilm on rotten-tomatoes can be believed?",
         verdict=(
-            "On 200 held-out reviews integrated-gradients, leave-one-out and diffmask beat random on every measure, "
-            "and erasure cannot tell them apart; diffmask alone is best at finding planted shortcuts, and explains a text "
-            "86 times faster than integrated-gradients.",
+            "On 200 held-out reviews integrated-gradients, leave-one-out and diffmask beat random on every "
+            "measure, and erasure cannot tell them apart; diffmask alone is best at finding planted shortcuts, and "
+            "explains a text 86 times faster than integrated-gradients.",
             "attention does not beat random on sufficiency. These measures erase words with [MASK], which the model "
             "has seen in pre-training only; they say what the model reacts to, not what would convince a person.",
         ),
