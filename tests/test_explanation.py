@@ -11,7 +11,7 @@ from rich.console import Console
 from diffmask.core.explainer import Explainer
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Explanation
-from diffmask.explanation.heatmap import show
+from diffmask.explanation.heatmap import print_heatmap
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.tasks.classification import TextClassification
@@ -113,7 +113,7 @@ def test_odd_texts_have_answers(explainer: Explainer, text: str) -> None:
     assert bool(found.words) == bool(text.replace("[SEP]", "").replace("[PAD]", "").strip())
     json.dumps(found.to_dict())
     found.to_html()
-    show(found.grid(), Console(file=io.StringIO()))
+    print_heatmap(found.heatmap(), Console(file=io.StringIO()))
     assert found.plot().axes
 
 
@@ -169,7 +169,7 @@ def test_nothing_of_the_text_is_markup_on_the_page(explainer: Explainer) -> None
 
 def test_the_terminal_shows_every_word_its_layers_and_the_check(explanation: Explanation) -> None:
     out = io.StringIO()
-    show(explanation.grid(), Console(file=out, width=120))
+    print_heatmap(explanation.heatmap(), Console(file=out, width=120))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("The model says LABEL_")
     assert lines[1].split() == ["E", "1", "2", "out"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from diffmask.errors import InputError
-from diffmask.report.run_page import read_run, render, write_report
+from diffmask.report.run_page import read_run, render_run, write_run_report
 
 HOSTILE = "<script>alert('x')</script>\"\u202e"
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_numbers_problems_and_bars_are_on_the_page(folder: Path) -> None:
-    page = render(read_run(folder))
+    page = render_run(read_run(folder))
     assert "∞" in page
     assert "0.27" in page
     assert "leaking baseline" in page
@@ -45,13 +45,13 @@ def test_numbers_problems_and_bars_are_on_the_page(folder: Path) -> None:
 
 
 def test_hostile_text_is_text(folder: Path) -> None:
-    page = write_report(folder).read_text()
+    page = write_run_report(folder).read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
 
 
 def test_the_page_asks_nothing_of_the_network(folder: Path) -> None:
-    assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", render(read_run(folder)))
+    assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", render_run(read_run(folder)))
 
 
 @pytest.mark.parametrize("name", ["summary", "examples", "diagnostics", "manifest"])

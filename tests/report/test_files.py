@@ -14,7 +14,7 @@ from diffmask.cli import app
 from diffmask.report.benchmark_page import write_benchmark_report
 from diffmask.report.figures import write_figures
 from diffmask.report.payload import disagreement
-from diffmask.report.tables import csv_tables, latex, latex_table
+from diffmask.report.tables import csv_tables, escape_latex, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult
 from support.board import synthetic_board
 from support.hostile import WORDS, hostile_board
@@ -98,7 +98,7 @@ def test_the_latex_table_has_a_row_a_method_and_is_escaped(board: BenchmarkResul
     body = table.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert len(body) == len(board.methods)
     assert all(line.count("&") == len(board.measures) and line.endswith(r"\\") for line in body)
-    assert latex(r"a_b & c\d {50 %} $x^2$ #1 ~<y>") == (
+    assert escape_latex(r"a_b & c\d {50 %} $x^2$ #1 ~<y>") == (
         r"a\_b \& c\textbackslash{}d \{50 \%\} \$x\textasciicircum{}2\$ \#1 \textasciitilde{}\textless{}y\textgreater{}"
     )
 

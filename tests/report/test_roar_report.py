@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from diffmask.cli import app
-from diffmask.report.roar import draw, percent, read_roar, roar_areas, roar_curves, write_roar
-from diffmask.report.run_page import Run, render
+from diffmask.report.roar import format_percent, plot_roar, read_roar, roar_areas, roar_curves, write_roar
+from diffmask.report.run_page import RunFiles, render_run
 from diffmask.results.records import Record, write_json, write_jsonl
 
 
@@ -58,7 +58,7 @@ def test_tables_and_figures_are_written(tmp_path: Path) -> None:
     assert names == ["racu.tex", "performance.tex", "roar.png", "roar.pdf"]
     (area,) = roar_areas(records())
     text = (tmp_path / "tables" / "racu.tex").read_text()
-    assert f"babi-1 & Gradient & {percent(area.racu)} \\\\" in text
+    assert f"babi-1 & Gradient & {format_percent(area.racu)} \\\\" in text
     assert "babi-1 &  & 1000 & $100.0" in (tmp_path / "tables" / "performance.tex").read_text()
     assert (tmp_path / "plots" / "roar.png").stat().st_size > 5000
 
@@ -85,7 +85,7 @@ def test_panels_are_data_sets_by_models_and_variants() -> None:
     counted = [
         replace(record, metric="roar_count_score", at=record.at) for record in records() if record.at is not None
     ]
-    figure = draw(roar_curves([*records(), *counted]))
+    figure = plot_roar(roar_curves([*records(), *counted]))
     assert [(panel.get_title(), panel.get_xlabel()) for panel in figure.axes] == [
         ("babi-1, Recursive", "% of tokens masked"),
         ("babi-1, Not recursive, by count", "tokens masked"),
@@ -102,7 +102,7 @@ def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
     (area,) = first.areas
     assert area.title == "Gradient" and area.seeds == pytest.approx((0.6, 0.7))
     manifest = {"experiment": {"name": "two models"}, "seeds": [0, 1], "seconds": 1.0, "finished": "now"}
-    page = render(Run(folder, summary=[], examples=[], diagnostics=[], manifest=manifest))
+    page = render_run(RunFiles(folder, summary=[], examples=[], diagnostics=[], manifest=manifest))
     assert picture in page and "babi-1, bert: Recursive" in page and ">65.0</td>" in page and "60.0 70.0" in page
 
 
@@ -130,7 +130,7 @@ def test_a_method_has_one_colour_in_every_panel_and_a_name_of_its_own() -> None:
     lime = [replace(record, method="lime") for record in curved if record.method == "random"]
     plain = [replace(record, method="gradient", metric="roar_score") for record in curved if record.method != "random"]
     alone = [replace(record, metric="roar_score") for record in lime]
-    figure = draw(roar_curves([*curved, *plain, *lime, *alone]))
+    figure = plot_roar(roar_curves([*curved, *plain, *lime, *alone]))
     colours = [{line.get_label(): line.get_color() for line in panel.lines} for panel in figure.axes]
     assert [set(panel) for panel in colours] == [{"gradient", "lime"}, {"Random", "gradient (one_hot)", "lime"}]
     assert colours[0]["lime"] == colours[1]["lime"]

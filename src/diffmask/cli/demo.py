@@ -112,7 +112,7 @@ def demo(
     from dataclasses import replace
 
     from diffmask.cli.screen import show_log
-    from diffmask.explanation.heatmap import document
+    from diffmask.explanation.heatmap import html_document
     from diffmask.report.benchmark_page import write_benchmark_report
     from diffmask.results.records import write_text
 
@@ -122,7 +122,9 @@ def demo(
     print("\n\n".join(found.answer()), "\n")
     found.explanations[0].show()
     page = out / "sentences.html"
-    write_text(page, document("What the classifier needs", [one.grid() for one in found.explanations]))
+    write_text(
+        page, html_document("What the classifier needs", [explanation.heatmap() for explanation in found.explanations])
+    )
     print(f"\nheat maps of all sentences: {page}\n")
     compare(found, out).show()
     print(f"\nreport: {write_benchmark_report(out)}")

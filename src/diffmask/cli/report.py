@@ -70,9 +70,9 @@ def _benchmark(folder: Path) -> Path:
 def _run(folder: Path) -> Path:
     from diffmask.cli.screen import show_results
     from diffmask.report.roar import write_roar
-    from diffmask.report.run_page import write_report
+    from diffmask.report.run_page import write_run_report
 
-    page = write_report(folder)
+    page = write_run_report(folder)
     show_results(folder)
     for file in write_roar(folder):
         print(file)

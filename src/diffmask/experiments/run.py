@@ -20,7 +20,7 @@ from diffmask.experiments.executors.progress import View, plan_of
 from diffmask.experiments.executors.schedule import Verdict
 from diffmask.experiments.experiment import Experiment
 from diffmask.metrics.ground_truth import by_site
-from diffmask.report.run_page import write_report
+from diffmask.report.run_page import write_run_report
 from diffmask.results.intervals import summarise
 from diffmask.results.records import write_json, write_jsonl
 from diffmask.workspace.workspace import Workspace
@@ -49,7 +49,7 @@ def run_experiment(
         write_json(target / "examples.json", [_example(bench, methods) for bench, methods in stood])
         write_json(target / "diagnostics.json", [_diagnostics(bench, methods) for bench, methods in stood])
     write_json(target / "manifest.json", _manifest(experiment, time.perf_counter() - start))
-    write_report(target)
+    write_run_report(target)
     if ran.failures:
         raise RunError(_list_of(ran.failures, target))
     return summary

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.heatmap import Grid, short
-from diffmask.explanation.text_units import Span, Token, Unit, group, largest, sentences, words
+from diffmask.explanation.heatmap import Heatmap, short_layer_name
+from diffmask.explanation.text_units import Span, Token, Unit, group_tokens, max_over_tokens, sentence_spans, word_spans
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class HardMask:
         return f"Without {gone} of {len(self.kept)} words the model says {self.prediction}: {change}."
 
 
-MetricInfo = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
+MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
 """What the model makes of a text of which only some tokens are kept at a layer."""
 
 
@@ -69,7 +69,7 @@ class Explanation:
     token_by_layer: Float[Tensor, "layer token"] | None
     layers: tuple[str, ...]
     method: str
-    measure: MetricInfo = field(compare=False)
+    mask_effect: MaskEffect = field(compare=False)
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores.tolist(), self.words, strict=True), reverse=True)[:3]
@@ -84,16 +84,16 @@ class Explanation:
     @cached_property
     def scores(self) -> Float[Tensor, " unit"]:
         """How much each unit is needed: the largest score of its tokens."""
-        return largest(self.token_scores, self.units)
+        return max_over_tokens(self.token_scores, self.units)
 
     @cached_property
     def by_layer(self) -> Float[Tensor, "layer unit"] | None:
         """The same as seen from each layer, where the method sees layers."""
-        return None if self.token_by_layer is None else largest(self.token_by_layer, self.units)
+        return None if self.token_by_layer is None else max_over_tokens(self.token_by_layer, self.units)
 
     def at(self, granularity: str | Sequence[Span]) -> "Explanation":
         """The same explanation of its `token`, `word` or `sentence`; or of spans of characters in the text."""
-        return replace(self, units=units_of(self.text, self.pair, self.tokens, granularity))
+        return replace(self, units=split_units(self.text, self.pair, self.tokens, granularity))
 
     def dropped_at(self, threshold: float = 0.5) -> tuple[str | None, ...]:
         """For each unit the first layer from which it is not needed any more; None if it is needed to the last."""
@@ -112,7 +112,7 @@ class Explanation:
         else:
             layer = self.layers[-1] if layer is None else layer
             kept = self.by_layer[self._index(layer)] > threshold
-        divergence, prediction = self.measure(self._tokens_of(kept), layer)
+        divergence, prediction = self.mask_effect(self._tokens_of(kept), layer)
         return HardMask(layer, tuple(kept.tolist()), divergence, prediction)
 
     def checks(self, threshold: float = 0.5) -> list[HardMask]:
@@ -142,13 +142,13 @@ class Explanation:
             },
         }
 
-    def grid(self, threshold: float = 0.5) -> Grid:
+    def heatmap(self, threshold: float = 0.5) -> Heatmap:
         """The words, their scores at every layer, and every layer's hard mask put to the test, for a picture."""
         checks = self.checks(threshold)
-        return Grid(
+        return Heatmap(
             title=f"The model says {self.prediction}.",
             verdict=str(checks[-1]),
-            headings=tuple(short(layer) for layer in self.layers) or ("score",),
+            headings=tuple(short_layer_name(layer) for layer in self.layers) or ("score",),
             words=self.words,
             values=self._values(),
             kept=checks[-1].kept,
@@ -158,24 +158,24 @@ class Explanation:
 
     def show(self, threshold: float = 0.5) -> None:
         """Print the heat map of words and layers."""
-        from diffmask.explanation.heatmap import show
+        from diffmask.explanation.heatmap import print_heatmap
 
-        show(self.grid(threshold))
+        print_heatmap(self.heatmap(threshold))
 
     def to_html(self, threshold: float = 0.5) -> str:
         """The heat map as a piece of HTML, readable on a light and on a dark page."""
-        from diffmask.explanation.heatmap import render
+        from diffmask.explanation.heatmap import render_heatmap
 
-        return render(self.grid(threshold))
+        return render_heatmap(self.heatmap(threshold))
 
     def _repr_html_(self) -> str:
         return self.to_html()
 
     def plot(self, threshold: float = 0.5) -> Any:
         """The heat map as a matplotlib figure."""
-        from diffmask.explanation.heatmap import draw
+        from diffmask.explanation.heatmap import plot_heatmap
 
-        return draw(self.grid(threshold))
+        return plot_heatmap(self.heatmap(threshold))
 
     def _values(self) -> tuple[tuple[float, ...], ...]:
         """One row a unit; scores that are no probabilities as shares of the largest."""
@@ -202,17 +202,17 @@ class Explanation:
         return inside
 
 
-def units_of(
+def split_units(
     text: str, pair: str | None, tokens: Sequence[Token], granularity: str | Sequence[Span]
 ) -> tuple[Unit, ...]:
     """The units of a text, and of the second text of a pair."""
     if granularity == "token":
         return tuple(Unit(token.piece, token.span, token.segment, (place,)) for place, token in enumerate(tokens))
     if not isinstance(granularity, str):
-        return tuple(group(text, granularity, tokens))
-    rules = {"word": words, "sentence": sentences}
+        return tuple(group_tokens(text, granularity, tokens))
+    rules = {"word": word_spans, "sentence": sentence_spans}
     if granularity not in rules:
         raise InputError(f"'{granularity}' is not a granularity; {nearest(granularity, ['token', *rules])}")
     rule = rules[granularity]
-    found = [*group(text, rule(text), tokens), *group(pair or "", rule(pair or ""), tokens, segment=1)]
+    found = [*group_tokens(text, rule(text), tokens), *group_tokens(pair or "", rule(pair or ""), tokens, segment=1)]
     return tuple(found)

@@ -21,7 +21,7 @@ from diffmask.errors import TaskError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class Heatmap:
     """Everything a picture shows, as plain values."""
 
     title: str
@@ -40,31 +40,31 @@ class Grid:
     """What each column's hard mask does to the answer, in nats."""
 
 
-def short(layer: str) -> str:
+def short_layer_name(layer: str) -> str:
     """A layer's name as a heading.
 
-    >>> [short(name) for name in ("embedding", "block3", "output")]
+    >>> [short_layer_name(name) for name in ("embedding", "block3", "output")]
     ['E', '3', 'out']
     """
     return {"embedding": "E", "output": "out"}.get(layer, layer.removeprefix("block"))
 
 
-def show(grid: Grid, console: Console | None = None) -> None:
-    """Print a grid: colour where there is colour, numbers everywhere."""
+def print_heatmap(heatmap: Heatmap, console: Console | None = None) -> None:
+    """Print a heatmap: colour where there is colour, numbers everywhere."""
     out = console or Console()
-    out.print(Text(grid.title))
-    if grid.words:
-        out.print(_terminal_table(grid))
-    out.print(Text(grid.verdict))
+    out.print(Text(heatmap.title))
+    if heatmap.words:
+        out.print(_terminal_table(heatmap))
+    out.print(Text(heatmap.verdict))
 
 
-def _terminal_table(grid: Grid) -> Table:
+def _terminal_table(heatmap: Heatmap) -> Table:
     table = Table(box=None, pad_edge=False, show_footer=True, collapse_padding=True)
     table.add_column("", footer="masked %\nKL")
-    for heading, masked, divergence in zip(grid.headings, grid.masked, grid.divergences, strict=True):
+    for heading, masked, divergence in zip(heatmap.headings, heatmap.masked, heatmap.divergences, strict=True):
         footer = f"{100 * masked:.0f}\n{divergence:.2f}"
         table.add_column(heading, justify="right", footer=footer, no_wrap=True)
-    for word, values, kept in zip(grid.words, grid.values, grid.kept, strict=True):
+    for word, values, kept in zip(heatmap.words, heatmap.values, heatmap.kept, strict=True):
         table.add_row(Text(word, style="bold" if kept else "dim"), *(_cell(value) for value in values))
     return table
 
@@ -88,18 +88,18 @@ STYLE = (
 """Colours are those of the page around it, with a transparent orange on top: it reads on light and on dark."""
 
 
-def render(grid: Grid) -> str:
+def render_heatmap(heatmap: Heatmap) -> str:
     """Words down, layers across; nothing of the text is taken for markup."""
-    table = _html_table(grid) if grid.words else ""
+    table = _html_table(heatmap) if heatmap.words else ""
     return (
-        f'<div class="diffmask"><style>{STYLE}</style><p>{escape(grid.title)}</p>{table}'
-        f"<p>{escape(grid.verdict)}</p></div>"
+        f'<div class="diffmask"><style>{STYLE}</style><p>{escape(heatmap.title)}</p>{table}'
+        f"<p>{escape(heatmap.verdict)}</p></div>"
     )
 
 
-def document(title: str, grids: Sequence[Grid]) -> str:
+def html_document(title: str, heatmaps: Sequence[Heatmap]) -> str:
     """A page of its own with several heat maps, light or dark as its reader prefers."""
-    parts = "\n".join(f"<section>{render(grid)}</section>" for grid in grids)
+    parts = "\n".join(f"<section>{render_heatmap(heatmap)}</section>" for heatmap in heatmaps)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -110,13 +110,13 @@ def document(title: str, grids: Sequence[Grid]) -> str:
     )
 
 
-def _html_table(grid: Grid) -> str:
-    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in grid.headings)
+def _html_table(heatmap: Heatmap) -> str:
+    head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in heatmap.headings)
     body = "".join(
-        _row(word, values, kept) for word, values, kept in zip(grid.words, grid.values, grid.kept, strict=True)
+        _row(word, values, kept) for word, values, kept in zip(heatmap.words, heatmap.values, heatmap.kept, strict=True)
     )
-    shares = "".join(f"<td>{100 * masked:.0f}</td>" for masked in grid.masked)
-    caused = "".join(f"<td>{divergence:.3f}</td>" for divergence in grid.divergences)
+    shares = "".join(f"<td>{100 * masked:.0f}</td>" for masked in heatmap.masked)
+    caused = "".join(f"<td>{divergence:.3f}</td>" for divergence in heatmap.divergences)
     foot = f'<tr><th scope="row">masked, %</th>{shares}</tr><tr><th scope="row">KL, nats</th>{caused}</tr>'
     return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody><tfoot>{foot}</tfoot></table>"
 
@@ -128,24 +128,26 @@ def _row(word: str, values: tuple[float, ...], kept: bool) -> str:
     return f'<tr><th scope="row" dir="auto" class="{"kept" if kept else "gone"}">{escape(word)}</th>{cells}</tr>'
 
 
-def draw(grid: Grid) -> Any:
+def plot_heatmap(heatmap: Heatmap) -> Any:
     """Words down, layers across, as in De Cao et al. 2020; the figure belongs to no window."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise TaskError("drawing needs matplotlib; pip install 'diffmask[plot]'") from None
-    figure = Figure(figsize=(2 + 0.45 * len(grid.headings), 1 + 0.28 * max(len(grid.words), 1)), layout="constrained")
+    figure = Figure(
+        figsize=(2 + 0.45 * len(heatmap.headings), 1 + 0.28 * max(len(heatmap.words), 1)), layout="constrained"
+    )
     axes = figure.add_subplot()
-    axes.set_title(grid.title, loc="left", fontsize=10)
-    axes.set_xlabel("layer" if len(grid.headings) > 1 else "")
-    axes.set_xticks(range(len(grid.headings)), grid.headings)
-    axes.set_yticks(range(len(grid.words)), [_plain(word) for word in grid.words])
-    if grid.words:
-        image = axes.imshow(grid.values, aspect="auto", cmap="Oranges", vmin=0, vmax=1)
+    axes.set_title(heatmap.title, loc="left", fontsize=10)
+    axes.set_xlabel("layer" if len(heatmap.headings) > 1 else "")
+    axes.set_xticks(range(len(heatmap.headings)), heatmap.headings)
+    axes.set_yticks(range(len(heatmap.words)), [_escape_dollars(word) for word in heatmap.words])
+    if heatmap.words:
+        image = axes.imshow(heatmap.values, aspect="auto", cmap="Oranges", vmin=0, vmax=1)
         figure.colorbar(image, ax=axes, label="needed")
     return figure
 
 
-def _plain(word: str) -> str:
+def _escape_dollars(word: str) -> str:
     """matplotlib takes a pair of dollars for mathematics."""
     return word.replace("$", r"\$")

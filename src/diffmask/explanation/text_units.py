@@ -61,10 +61,10 @@ class ReadRow:
     """For each word the columns of its tokens."""
 
 
-def words(text: str) -> list[Span]:
+def word_spans(text: str) -> list[Span]:
     """Runs of letters, digits and marks; any other character that is not a space stands alone.
 
-    >>> [text[a:b] for text in ["It's 5 o'clock!"] for a, b in words(text)]
+    >>> [text[a:b] for text in ["It's 5 o'clock!"] for a, b in word_spans(text)]
     ["It's", '5', "o'clock", '!']
     """
     spans: list[Span] = []
@@ -79,20 +79,20 @@ def words(text: str) -> list[Span]:
     return spans
 
 
-def sentences(text: str) -> list[Span]:
+def sentence_spans(text: str) -> list[Span]:
     """Pieces that end with a full stop, a question or exclamation mark before a space, or with a line.
 
-    >>> [text[a:b] for text in ["A mess. But I loved it!"] for a, b in sentences(text)]
+    >>> [text[a:b] for text in ["A mess. But I loved it!"] for a, b in sentence_spans(text)]
     ['A mess.', 'But I loved it!']
     """
     ends = [found.end() for found in SENTENCE_END.finditer(text)]
     cuts = [0, *ends, len(text)]
-    return [span for span in (_stripped(text, *pair) for pair in pairwise(cuts)) if span]
+    return [span for span in (_strip_span(text, *pair) for pair in pairwise(cuts)) if span]
 
 
-def group(text: str, spans: Sequence[Span], tokens: Sequence[Token], segment: int = 0) -> list[Unit]:
+def group_tokens(text: str, spans: Sequence[Span], tokens: Sequence[Token], segment: int = 0) -> list[Unit]:
     """The spans that have tokens, in order; those that share one, or overlap, are joined."""
-    apart = _joined(spans)
+    apart = _merge_spans(spans)
     starts, ends = [first for first, _ in apart], [last for _, last in apart]
     members: list[list[int]] = [[] for _ in apart]
     bridges: list[Span] = []
@@ -102,14 +102,14 @@ def group(text: str, spans: Sequence[Span], tokens: Sequence[Token], segment: in
             members[touched[0]].append(place)
             bridges.append((starts[touched[0]], ends[touched[-1]]))
     units = []
-    for first, last in _joined(bridges):
+    for first, last in _merge_spans(bridges):
         inside = range(bisect_left(starts, first), bisect_right(ends, last))
         own = sorted(place for number in inside for place in members[number])
         units.append(Unit(text[first:last], (first, last), segment, tuple(own)))
     return units
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def _merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Spans in order, overlapping ones made one."""
     found: list[Span] = []
     for first, last in sorted(spans):
@@ -120,7 +120,7 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-def largest(scores: Float[Tensor, "*layer token"], units: Sequence[Unit]) -> Float[Tensor, "*layer unit"]:
+def max_over_tokens(scores: Float[Tensor, "*layer token"], units: Sequence[Unit]) -> Float[Tensor, "*layer unit"]:
     """The score of each unit: the largest of its tokens'."""
     if not units:
         return scores.new_zeros(*scores.shape[:-1], 0)
@@ -145,7 +145,7 @@ def _in_word(character: str) -> bool:
     return letter and not "\u3400" <= character <= "\u9fff"
 
 
-def _stripped(text: str, first: int, last: int) -> Span | None:
+def _strip_span(text: str, first: int, last: int) -> Span | None:
     inner = text[first:last].strip()
     start = first + text[first:last].find(inner)
     return (start, start + len(inner)) if inner else None

@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from diffmask.report.charts import cost_chart, curve_chart, curve_groups, whiskers
+from diffmask.report.charts import cost_chart, curve_chart, curve_groups, interval_cells
 from diffmask.report.figures import write_figures
 from diffmask.report.leaderboard import is_baseline, standings
-from diffmask.report.payload import payload
+from diffmask.report.payload import build_payload
 from diffmask.report.tables import csv_tables, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MetricInfo
 from diffmask.results.formatting import amount, between, duration, shown
@@ -41,10 +41,10 @@ def asset(name: str) -> str:
     return files("diffmask.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def digest(text: str) -> str:
+def csp_hash(text: str) -> str:
     """The name by which a content security policy allows an inline element, and only this one.
 
-    >>> digest("")
+    >>> csp_hash("")
     'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='
     """
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
@@ -61,19 +61,19 @@ COSTS = {
 """What the columns of cost are called; other costs keep their own names."""
 
 
-def render_board(board: BenchmarkResult) -> str:
+def render_benchmark(board: BenchmarkResult) -> str:
     """The page. Its script and style are allowed by their digests; nothing else can run or load."""
     from markupsafe import Markup
 
     script, style = asset("board.js"), asset("board.css")
     page = environment()
-    page.filters |= {"shown": shown, "duration": duration, "amount": amount, "level": level}
-    page.filters |= {"tabular": tabular, "problems": problems}
+    page.filters |= {"shown": shown, "duration": duration, "amount": amount, "colour_step": colour_step}
+    page.filters |= {"is_table": is_table, "count_problems": count_problems}
     text = page.get_template("board.html").render(
         board=board,
-        payload=payload(board),
+        payload=build_payload(board),
         standings=standings(board),
-        whiskers={measure.name: _marked(whiskers(board, measure)) for measure in board.measures},
+        whiskers={measure.name: _marked(interval_cells(board, measure)) for measure in board.measures},
         curves=[
             (title, Markup(curve_chart(board, group, title)), group) for title, group in curve_groups(board).items()
         ],
@@ -86,8 +86,8 @@ def render_board(board: BenchmarkResult) -> str:
         is_baseline=is_baseline,
         script=Markup(script),
         style=Markup(style),
-        script_digest=digest(script),
-        style_digest=digest(style),
+        script_digest=csp_hash(script),
+        style_digest=csp_hash(style),
     )
     # A lone half of a surrogate pair is no character: UTF-8 cannot hold it.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -100,16 +100,16 @@ def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:
     return {name: COSTS.get(name, name.replace("_", " ")) for name in order}
 
 
-def level(value: float) -> int:
+def colour_step(value: float) -> int:
     """A step of colour from -10 to 10 for a value from -1 to 1.
 
-    >>> level(0.53), level(-2.0), level(float("nan"))
+    >>> colour_step(0.53), colour_step(-2.0), colour_step(float("nan"))
     (5, -10, 0)
     """
     return round(10 * min(max(value, -1.0), 1.0)) if value == value else 0
 
 
-def tabular(value: Any) -> bool:
+def is_table(value: Any) -> bool:
     """Whether a value is a table: a mapping of mappings with the same plain entries."""
     rows = list(value.values()) if isinstance(value, Mapping) else []
     return (
@@ -117,17 +117,17 @@ def tabular(value: Any) -> bool:
     )
 
 
-def problems(diagnostics: Any) -> int:
+def count_problems(diagnostics: Any) -> int:
     """How many problems a fit found, however deep they stand.
 
-    >>> problems({"seed 0": {"embedding": {"margin": 0.1, "problems": {"blind": "it does not look"}}}})
+    >>> count_problems({"seed 0": {"embedding": {"margin": 0.1, "problems": {"blind": "it does not look"}}}})
     1
     """
     if not isinstance(diagnostics, Mapping):
         return 0
     own = diagnostics.get("problems")
     here = len(own) if isinstance(own, Mapping) else 0
-    return here + sum(problems(value) for name, value in diagnostics.items() if name != "problems")
+    return here + sum(count_problems(value) for name, value in diagnostics.items() if name != "problems")
 
 
 def _marked(drawings: Mapping[str, str]) -> Mapping[str, str]:

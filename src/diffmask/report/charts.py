@@ -57,7 +57,7 @@ class Axis:
         return [round(index * step, 10) for index in range(first, last + 1)]
 
 
-def fitted(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Axis:
+def fit_axis(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Axis:
     """An axis around values, with a little room; from zero where zero is near."""
     finite = [value for value in values if math.isfinite(value) and (value > 0 or not log)] or [0.1, 1.0]
     low, high = min(finite), max(finite)
@@ -68,7 +68,7 @@ def fitted(values: Sequence[float], start: float, end: float, *, log: bool = Fal
     return Axis(low if low == 0 else low - room, high + room, start, end)
 
 
-def frame(x: Axis, y: Axis, x_title: str, tick: Callable[[float], str]) -> str:
+def draw_axes(x: Axis, y: Axis, x_title: str, tick: Callable[[float], str]) -> str:
     """Grid lines with their numbers, and the title of the axis below."""
     parts = []
     for value in y.ticks:
@@ -83,7 +83,7 @@ def frame(x: Axis, y: Axis, x_title: str, tick: Callable[[float], str]) -> str:
     return "".join(parts) + title
 
 
-def mark(kind: int, x: float, y: float) -> str:
+def draw_marker(kind: int, x: float, y: float) -> str:
     """A point; its shape tells methods apart where colour cannot."""
     shapes = {
         "circle": "M-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0z",
@@ -98,10 +98,10 @@ def mark(kind: int, x: float, y: float) -> str:
     return f'<path class="mark" transform="translate({x} {y})" d="{shapes[MARKS[kind % len(MARKS)]]}"/>'
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places near the wanted ones, at least a gap apart and within bounds where that is possible.
 
-    >>> spread([10.0, 11.0, 50.0], 10.0, 0.0, 60.0)
+    >>> spread_labels([10.0, 11.0, 50.0], 10.0, 0.0, 60.0)
     [10.0, 20.0, 50.0]
     """
     order = sorted(range(len(wanted)), key=wanted.__getitem__)
@@ -115,7 +115,7 @@ def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list
     return placed
 
 
-def svg(body: str, title: str, height: float = HEIGHT) -> str:
+def wrap_svg(body: str, title: str, height: float = HEIGHT) -> str:
     """The chart with a name that is read aloud."""
     name = escape(title)
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{body}</svg>'
@@ -129,14 +129,16 @@ def curve_chart(board: BenchmarkResult, curves: Sequence[Curve], title: str) -> 
     """Lines with their intervals; each is named where it ends."""
     order = [method.name for method in board.methods]
     longest = max(len(curve.method) for curve in curves)
-    x = fitted([value for curve in curves for value in curve.x], LEFT, RIGHT - min(20.0 + 7 * longest, 190.0))
-    y = fitted([value for curve in curves for value in (*curve.y, *curve.low, *curve.high)], BOTTOM, TOP)
+    x = fit_axis([value for curve in curves for value in curve.x], LEFT, RIGHT - min(20.0 + 7 * longest, 190.0))
+    y = fit_axis([value for curve in curves for value in (*curve.y, *curve.low, *curve.high)], BOTTOM, TOP)
     lines = "".join(_line(curve, order.index(curve.method), x, y) for curve in curves)
-    ends = spread([y(curve.y[-1]) for curve in curves], 15.0, TOP, BOTTOM)
-    names = "".join(_name(curve, order.index(curve.method), x, y, end) for curve, end in zip(curves, ends, strict=True))
+    ends = spread_labels([y(curve.y[-1]) for curve in curves], 15.0, TOP, BOTTOM)
+    names = "".join(
+        _line_label(curve, order.index(curve.method), x, y, end) for curve, end in zip(curves, ends, strict=True)
+    )
     shares = max(x.ticks) <= 1
-    return svg(
-        frame(x, y, curves[0].knob, lambda value: f"{100 * value:g} %" if shares else f"{value:g}") + lines + names,
+    return wrap_svg(
+        draw_axes(x, y, curves[0].knob, lambda value: f"{100 * value:g} %" if shares else f"{value:g}") + lines + names,
         f"{title} against {curves[0].knob}: {', '.join(curve.method for curve in curves)}. Values in the table below.",
     )
 
@@ -148,11 +150,11 @@ def _line(curve: Curve, kind: int, x: Axis, y: Axis) -> str:
         upper = [f"{x(a)},{y(b)}" for a, b in zip(curve.x, curve.high, strict=True)]
         lower = [f"{x(a)},{y(b)}" for a, b in zip(curve.x, curve.low, strict=True)]
         band = f'<polygon class="band" points="{" ".join([*upper, *reversed(lower)])}"/>'
-    marks = "".join(mark(kind, x(a), y(b)) for a, b in zip(curve.x, curve.y, strict=True))
+    marks = "".join(draw_marker(kind, x(a), y(b)) for a, b in zip(curve.x, curve.y, strict=True))
     return f'<g class="m{kind % 8}"><title>{escape(curve.method)}</title>{band}<polyline points="{points}"/>{marks}</g>'
 
 
-def _name(curve: Curve, kind: int, x: Axis, y: Axis, at: float) -> str:
+def _line_label(curve: Curve, kind: int, x: Axis, y: Axis, at: float) -> str:
     edge = x(curve.x[-1])
     return (
         f'<g class="m{kind % 8}"><path class="lead" d="M{edge + 6},{y(curve.y[-1])}L{x.end + 12},{at}"/>'
@@ -183,32 +185,34 @@ def cost_chart(board: BenchmarkResult, measure: MetricInfo) -> str:
         if measure.name in method.estimates and "seconds" in method.cost
     ]
     # One scale of cost for all measures.
-    x = fitted([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
+    x = fit_axis([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
     up, down = (TOP, BOTTOM) if measure.better == "higher" else (BOTTOM, TOP)
-    y = fitted([value for *_, found in known for value in (found.low, found.high)], down, up)
+    y = fit_axis([value for *_, found in known for value in (found.low, found.high)], down, up)
     taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12.0, 12.0) for _, _, seconds, found in known]
     taken += [
         (x(seconds) - 2.0, min(y(found.low), y(found.high)), 4.0, abs(y(found.low) - y(found.high)))
         for _, _, seconds, found in known
     ]
     points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
-    return svg(
-        frame(x, y, "seconds a text, logarithmic", duration) + points,
+    return wrap_svg(
+        draw_axes(x, y, "seconds a text, logarithmic", duration) + points,
         f"{measure.title} against seconds a text; better is up, cheaper is left. Values in the tables.",
     )
 
 
 def _point(kind: int, name: str, at: float, found: Estimate, y: Axis, taken: list[Box]) -> str:
     upper, height, lower = sorted((y(found.low), y(found.mean), y(found.high)))
-    x, baseline, anchor = _place(name, at, (upper, height, lower), taken)
+    x, baseline, anchor = _place_label(name, at, (upper, height, lower), taken)
     return (
         f'<g class="m{kind % 8}"><title>{escape(name)}</title>'
-        f'<line class="whisker" x1="{at}" x2="{at}" y1="{upper}" y2="{lower}"/>{mark(kind, at, height)}'
+        f'<line class="whisker" x1="{at}" x2="{at}" y1="{upper}" y2="{lower}"/>{draw_marker(kind, at, height)}'
         f'<text class="name" x="{x}" y="{baseline}" text-anchor="{anchor}">{escape(name)}</text></g>'
     )
 
 
-def _place(name: str, x: float, heights: tuple[float, float, float], taken: list[Box]) -> tuple[float, float, Anchor]:
+def _place_label(
+    name: str, x: float, heights: tuple[float, float, float], taken: list[Box]
+) -> tuple[float, float, Anchor]:
     """Where the name stands: the first place around the point that nothing else has taken."""
     width, (upper, middle, lower) = 7.4 * len(name), heights
     anchors: dict[Anchor, tuple[float, float]] = {
@@ -239,25 +243,25 @@ def _overlap(first: Box, second: Box) -> bool:
     return not apart
 
 
-WIDTH = 152.0
+CELL_WIDTH = 152.0
 
 
-def whiskers(board: BenchmarkResult, measure: MetricInfo) -> dict[str, str]:
+def interval_cells(board: BenchmarkResult, measure: MetricInfo) -> dict[str, str]:
     """By method's name: a line for the interval, a dot for the mean; dashed, where the first baseline's mean is."""
     found = {
         method.name: method.estimates[measure.name] for method in board.methods if measure.name in method.estimates
     }
     if not found:
         return {}
-    axis = fitted([value for one in found.values() for value in (one.low, one.high)], 4.0, WIDTH - 4)
+    axis = fit_axis([value for one in found.values() for value in (one.low, one.high)], 4.0, CELL_WIDTH - 4)
     chance = [found[method.name].mean for method in board.methods if is_baseline(method) and method.name in found]
     line = f'<line class="chance" x1="{axis(chance[0])}" x2="{axis(chance[0])}" y1="0" y2="16"/>' if chance else ""
-    return {name: _drawn(one, axis, line) for name, one in found.items()}
+    return {name: _interval_svg(one, axis, line) for name, one in found.items()}
 
 
-def _drawn(found: Estimate, axis: Axis, line: str) -> str:
+def _interval_svg(found: Estimate, axis: Axis, line: str) -> str:
     return (
-        f'<svg class="whisker" viewBox="0 0 {WIDTH} 16" aria-hidden="true">{line}'
+        f'<svg class="whisker" viewBox="0 0 {CELL_WIDTH} 16" aria-hidden="true">{line}'
         f'<line x1="{axis(found.low)}" x2="{axis(found.high)}" y1="8" y2="8"/>'
         f'<circle cx="{axis(found.mean)}" cy="8" r="3.4"/></svg>'
     )

@@ -27,11 +27,11 @@ def write_figures(board: BenchmarkResult, folder: Path) -> list[Path]:
     return [file for name, draw in drawings.items() for file in write_figure(draw, folder / name)]
 
 
-Draw = Callable[[Any, Any], None]
+DrawFunction = Callable[[Any, Any], None]
 """Draws on a figure and its axes."""
 
 
-def write_figure(draw: Draw, stem: Path) -> list[Path]:
+def write_figure(draw: DrawFunction, stem: Path) -> list[Path]:
     """One chart as PNG and PDF."""
     try:
         from matplotlib.figure import Figure
@@ -48,29 +48,29 @@ def write_figure(draw: Draw, stem: Path) -> list[Path]:
     return [png, pdf]
 
 
-def _curves(board: BenchmarkResult, title: str, curves: Sequence[Curve]) -> Draw:
+def _curves(board: BenchmarkResult, title: str, curves: Sequence[Curve]) -> DrawFunction:
     order = [method.name for method in board.methods]
 
     def draw(_: Any, axes: Any) -> None:
         for curve in curves:
             kind = order.index(curve.method)
-            axes.plot(curve.x, curve.y, label=plain(curve.method), **_look(kind))
+            axes.plot(curve.x, curve.y, label=escape_dollars(curve.method), **_look(kind))
             if curve.low and curve.high:
                 axes.fill_between(curve.x, curve.low, curve.high, color=COLOURS[kind % 8], alpha=0.08, linewidth=0)
-        axes.set(xlabel=plain(curves[0].knob), ylabel=plain(title))
+        axes.set(xlabel=escape_dollars(curves[0].knob), ylabel=escape_dollars(title))
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
 
     return draw
 
 
-def _cost(board: BenchmarkResult, measure: MetricInfo) -> Draw:
+def _cost(board: BenchmarkResult, measure: MetricInfo) -> DrawFunction:
     def draw(_: Any, axes: Any) -> None:
         for kind, method in enumerate(board.methods):
             found, seconds = method.estimates.get(measure.name), method.cost.get("seconds")
             if found and seconds:
                 error = [[found.mean - found.low], [found.high - found.mean]]
-                axes.errorbar([seconds], [found.mean], yerr=error, label=plain(method.name), **_look(kind))
-        axes.set(xscale="log", xlabel="seconds a text", ylabel=plain(measure.title))
+                axes.errorbar([seconds], [found.mean], yerr=error, label=escape_dollars(method.name), **_look(kind))
+        axes.set(xscale="log", xlabel="seconds a text", ylabel=escape_dollars(measure.title))
         if measure.better == "lower":
             axes.invert_yaxis()
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
@@ -78,8 +78,8 @@ def _cost(board: BenchmarkResult, measure: MetricInfo) -> Draw:
     return draw
 
 
-def _agreement(board: BenchmarkResult, kind: str, rows: Sequence[Sequence[float]]) -> Draw:
-    names = [plain(method.name) for method in board.methods]
+def _agreement(board: BenchmarkResult, kind: str, rows: Sequence[Sequence[float]]) -> DrawFunction:
+    names = [escape_dollars(method.name) for method in board.methods]
 
     def draw(figure: Any, axes: Any) -> None:
         image = axes.imshow(rows, cmap="PuOr_r", vmin=-1, vmax=1)
@@ -89,7 +89,7 @@ def _agreement(board: BenchmarkResult, kind: str, rows: Sequence[Sequence[float]
             for across, value in enumerate(row):
                 axes.text(across, down, f"{value:.2f}", ha="center", va="center", fontsize=7,
                           color="white" if abs(value) > 0.7 else "black")  # fmt: skip
-        figure.colorbar(image, ax=axes, label=plain(kind))
+        figure.colorbar(image, ax=axes, label=escape_dollars(kind))
 
     return draw
 
@@ -98,7 +98,7 @@ def _look(kind: int) -> dict[str, Any]:
     return {"color": COLOURS[kind % 8], "marker": MARKS[kind % 8], "markersize": 5, "linewidth": 1.5}
 
 
-def plain(text: str) -> str:
+def escape_dollars(text: str) -> str:
     """matplotlib takes a pair of dollars for mathematics."""
     return text.replace("$", r"\$")
 

@@ -17,7 +17,7 @@ STYLE = (
 )
 
 
-def render(board: BenchmarkResult) -> str:
+def render_notebook(board: BenchmarkResult) -> str:
     """No script; nothing of the board is taken for markup."""
     verdict = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in board.verdict)
     limits = "".join(f"<li>{escape(warning)}</li>" for warning in board.warnings)

@@ -23,15 +23,15 @@ def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
     >>> disagreement([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     2.0
     """
-    units = [_unit(ranks(one)) for one in scores if len(set(one)) > 1]
+    units = [_unit(mean_ranks(one)) for one in scores if len(set(one)) > 1]
     pairs = [sum(a * b for a, b in zip(*pair, strict=True)) for pair in combinations(units, 2)]
     return round(1 - sum(pairs) / len(pairs), 3) if pairs else None
 
 
-def ranks(scores: Sequence[float]) -> list[float]:
+def mean_ranks(scores: Sequence[float]) -> list[float]:
     """Ranks from 1 up; equal scores share their mean rank.
 
-    >>> ranks([10.0, 30.0, 10.0])
+    >>> mean_ranks([10.0, 30.0, 10.0])
     [1.5, 3.0, 1.5]
     """
     order = sorted(range(len(scores)), key=scores.__getitem__)
@@ -72,7 +72,7 @@ class Payload:
     """How many lost their layers to the budget."""
 
 
-def payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
+def build_payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
     """Texts in order while they fit; layers are given up first."""
     names = [method.name for method in board.methods]
     orderly = [method.name for method in board.methods if not is_baseline(method)]

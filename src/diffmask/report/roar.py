@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from diffmask.report.tables import booktabs_table
 from diffmask.results.intervals import Spread, bootstrap
 from diffmask.results.records import Record, read_jsonl, write_text
 
@@ -46,7 +47,7 @@ Column = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class RoarSeries:
     """What ROAR found of one method on one data set and model, over seeds."""
 
     data: str
@@ -64,7 +65,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoarCurve(Measured):
+class RoarCurve(RoarSeries):
     """The score after masking more and more."""
 
     at: tuple[float, ...]
@@ -76,7 +77,7 @@ class RoarCurve(Measured):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoarArea(Measured):
+class RoarArea(RoarSeries):
     """RACU and its parts."""
 
     racu: Spread
@@ -88,12 +89,12 @@ class RoarArea(Measured):
     """The denominator of RACU: where it is small, RACU is not to be trusted."""
 
 
-def titles_of(methods: Iterable[str]) -> dict[str, str]:
+def short_titles(methods: Iterable[str]) -> dict[str, str]:
     """Names of methods for a figure, as short as tells them apart.
 
-    >>> titles_of(["gradient (one_hot)", "leave-one-out"])
+    >>> short_titles(["gradient (one_hot)", "leave-one-out"])
     {'gradient (one_hot)': 'Gradient', 'leave-one-out': 'leave-one-out'}
-    >>> titles_of(["gradient (one_hot)", "gradient"])
+    >>> short_titles(["gradient (one_hot)", "gradient"])
     {'gradient (one_hot)': 'gradient (one_hot)', 'gradient': 'gradient'}
     """
     short = {method: TITLES.get(method.partition(" ")[0], method) for method in methods}
@@ -101,10 +102,10 @@ def titles_of(methods: Iterable[str]) -> dict[str, str]:
     return {method: name if often[name] == 1 else method for method, name in short.items()}
 
 
-def parted(task: str, panels: Panels) -> dict[str, str]:
+def split_task_label(task: str, panels: Panels) -> dict[str, str]:
     """A task as its data set and its model.
 
-    >>> parted("babi-1 bilstm", {"babi-1 bilstm": ["babi-1", "bilstm"]}), parted("own", {})
+    >>> split_task_label("babi-1 bilstm", {"babi-1 bilstm": ["babi-1", "bilstm"]}), split_task_label("own", {})
     ({'data': 'babi-1', 'model': 'bilstm'}, {'data': 'own', 'model': ''})
     """
     data, model = panels.get(task, (task, ""))
@@ -118,10 +119,10 @@ def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})
         variant = record.metric.removesuffix("_score")
         if record.at is not None and variant in VARIANTS:
             found[record.task, record.method, variant][record.at].append(record.value)
-    titles = titles_of(method for _, method, _ in found)
+    titles = short_titles(method for _, method, _ in found)
     return [
         RoarCurve(
-            **parted(task, panels),
+            **split_task_label(task, panels),
             method=method,
             title=titles[method],
             variant=variant,
@@ -140,10 +141,10 @@ def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({}))
             part = record.metric.removeprefix(f"{variant}_")
             if record.metric != part and part in AREAS:
                 found[record.task, record.method, variant][part].append(record.value)
-    titles = titles_of(method for _, method, _ in found)
+    titles = short_titles(method for _, method, _ in found)
     return [
         RoarArea(
-            **parted(task, panels),
+            **split_task_label(task, panels),
             method=method,
             title=titles[method],
             variant=variant,
@@ -157,17 +158,17 @@ def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({}))
     ]
 
 
-def percent(spread: Spread) -> str:
+def format_percent(spread: Spread) -> str:
     """A mean with its interval in LaTeX: how far up and how far down.
 
-    >>> percent(Spread(0.665, 0.573, 0.757))
+    >>> format_percent(Spread(0.665, 0.573, 0.757))
     '$66.5^{+9.2}_{-9.2}$'
     """
     up, down = 100 * (spread.high - spread.mean), 100 * (spread.mean - spread.low)
     return f"${100 * spread.mean:.1f}^{{+{up:.1f}}}_{{-{down:.1f}}}$"
 
 
-def columns_of(found: Sequence[Measured]) -> dict[Column, str]:
+def panel_columns(found: Sequence[RoarSeries]) -> dict[Column, str]:
     """Each model in each variant that there is, with a heading: the model is named where there are several."""
     models = list(dict.fromkeys(one.model for one in found))
     there = {one.column for one in found}
@@ -179,15 +180,15 @@ def columns_of(found: Sequence[Measured]) -> dict[Column, str]:
 
 
 def racu_table(areas: Sequence[RoarArea]) -> str:
-    """The published LaTeX table: RACU in percent, a line a data set and method, a column a model and variant."""
-    columns = columns_of(areas)
-    cells = {(area.data, area.method, area.column): percent(area.racu) for area in areas}
+    """The published LaTeX table: RACU in format_percent, a line a data set and method, a column a model and variant."""
+    columns = panel_columns(areas)
+    cells = {(area.data, area.method, area.column): format_percent(area.racu) for area in areas}
     lines = {(area.data, area.method): area.title for area in areas}
     body = [
         [data, title, *(cells.get((data, method, column), "--") for column in columns)]
         for (data, method), title in lines.items()
     ]
-    return table(["Data set", "Importance measure", *columns.values()], body)
+    return booktabs_table(["Data set", "Importance measure", *columns.values()], body)
 
 
 def performance_table(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> str:
@@ -203,36 +204,14 @@ def performance_table(records: Iterable[Record], panels: Panels = MappingProxyTy
             masked[record.task].append(record.value)
     body = [
         [
-            *parted(task, panels).values(),
+            *split_task_label(task, panels).values(),
             str(rows[task]),
-            percent(bootstrap(values)),
-            percent(bootstrap(masked[task])) if task in masked else "--",
+            format_percent(bootstrap(values)),
+            format_percent(bootstrap(masked[task])) if task in masked else "--",
         ]
         for task, values in scores.items()
     ]
-    return table(["Data set", "Model", "Test rows", "Score", "All masked"], body)
-
-
-def table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table of LaTeX's booktabs."""
-    lines = [
-        " & ".join(cell.replace("%", r"\%").replace("_", r"\_") if "$" not in cell else cell for cell in row)
-        for row in (headings, *body)
-    ]
-    head, *rest = (f"{line} \\\\" for line in lines)
-    columns = "l" * 2 + "r" * (len(headings) - 2)
-    return "\n".join(
-        [
-            f"\\begin{{tabular}}{{{columns}}}",
-            "\\toprule",
-            head,
-            "\\midrule",
-            *rest,
-            "\\bottomrule",
-            "\\end{tabular}",
-            "",
-        ]
-    )
+    return booktabs_table(["Data set", "Model", "Test rows", "Score", "All masked"], body)
 
 
 COLOURS = {
@@ -280,7 +259,7 @@ class RoarRun:
         """A table for each panel of the figure."""
         found = []
         for data in dict.fromkeys(curve.data for curve in self.curves):
-            for column, heading in columns_of(self.curves).items():
+            for column, heading in panel_columns(self.curves).items():
                 curves = [curve for curve in self.curves if (curve.data, curve.column) == (data, column)]
                 areas = [area for area in self.areas if (area.data, area.column) == (data, column)]
                 if curves:
@@ -296,7 +275,7 @@ class RoarRun:
         drawn = io.BytesIO()
         # Without a date and random names the same run gives the same page.
         with rc_context({"svg.hashsalt": "roar"}):
-            draw(self.curves).savefig(drawn, format="svg", metadata={"Date": None})
+            plot_roar(self.curves).savefig(drawn, format="svg", metadata={"Date": None})
         return f"data:image/svg+xml;base64,{b64encode(drawn.getvalue()).decode()}"
 
 
@@ -317,14 +296,14 @@ def write_roar(folder: str | Path) -> list[Path]:
     for name, text in tables.items():
         written.append(home / "tables" / f"{name}.tex")
         write_text(written[-1], text)
-    return [*written, *_save(draw(run.curves), home / "plots" / "roar")]
+    return [*written, *_save(plot_roar(run.curves), home / "plots" / "roar")]
 
 
-def draw(curves: Sequence[RoarCurve]) -> Any:
+def plot_roar(curves: Sequence[RoarCurve]) -> Any:
     """A matplotlib figure: rows are data sets, columns are models and ROAR with and without recursion."""
     from matplotlib.figure import Figure
 
-    rows, columns = list(dict.fromkeys(curve.data for curve in curves)), columns_of(curves)
+    rows, columns = list(dict.fromkeys(curve.data for curve in curves)), panel_columns(curves)
     others = dict.fromkeys(curve.title for curve in curves if curve.title not in COLOURS)
     colours = {**COLOURS, **{name: f"C{place}" for place, name in enumerate(others)}}
     figure = Figure(figsize=(3.25 * len(columns) + 1.5, 2.2 * len(rows) + 0.8), layout="constrained")

@@ -11,7 +11,7 @@ from diffmask.report.benchmark_page import environment
 from diffmask.report.roar import METRICS, RoarRun, read_roar
 from diffmask.results.records import write_text
 
-EXPLAINED_METRICS = {
+METRIC_DESCRIPTIONS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
     "js_to_truth": "Jensen-Shannon divergence to the truth, nats; at most 0.69",
     "flat_rows": "share of rows whose scores are all but uniform",
@@ -23,7 +23,7 @@ EXPLAINED_METRICS = {
 
 
 @dataclass(frozen=True)
-class Run:
+class RunFiles:
     """The files of a run."""
 
     folder: Path
@@ -67,45 +67,47 @@ class Run:
         return found
 
 
-def read_run(folder: str | Path) -> Run:
+def read_run(folder: str | Path) -> RunFiles:
     """The run in a folder, or an error that says which file is missing."""
     home = Path(folder)
-    return Run(home, *(_read(home / f"{name}.json") for name in ("summary", "examples", "diagnostics", "manifest")))
+    return RunFiles(
+        home, *(_read(home / f"{name}.json") for name in ("summary", "examples", "diagnostics", "manifest"))
+    )
 
 
-def write_report(folder: str | Path) -> Path:
+def write_run_report(folder: str | Path) -> Path:
     """Write `report.html` from the files of a run; returns its path."""
     run = read_run(folder)
     page = run.folder / "report.html"
-    write_text(page, render(run))
+    write_text(page, render_run(run))
     return page
 
 
-def render(run: Run) -> str:
+def render_run(run: RunFiles) -> str:
     """The page, self-contained: no script, no network."""
     templates = environment()
-    templates.filters["share"] = share
-    templates.filters["figure"] = figure
+    templates.filters["normalise_scores"] = normalise_scores
+    templates.filters["format_cell"] = format_cell
     page = templates.get_template("run.html").render(
-        run=run, meaning=EXPLAINED_METRICS, roar=run.roar.tables(), picture=run.roar.picture()
+        run=run, meaning=METRIC_DESCRIPTIONS, roar=run.roar.tables(), picture=run.roar.picture()
     )
     return str(page)
 
 
-def share(scores: list[float]) -> list[float]:
+def normalise_scores(scores: list[float]) -> list[float]:
     """Sizes of the scores as shares of their sum, as the published bars are drawn.
 
-    >>> share([1.0, -3.0])
+    >>> normalise_scores([1.0, -3.0])
     [0.25, 0.75]
     """
     total = sum(abs(score) for score in scores)
     return [abs(score) / total if total else 0.0 for score in scores]
 
 
-def figure(value: float | str | None) -> str:
+def format_cell(value: float | str | None) -> str:
     """A number for a table: four figures, or the word for one that is not finite or not there.
 
-    >>> figure("inf"), figure(0.00031), figure(12.3456), figure(None)
+    >>> format_cell("inf"), format_cell(0.00031), format_cell(12.3456), format_cell(None)
     ('∞', '0.00031', '12.35', '–')
     """
     if value is None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from diffmask.report.figures import write_figure
 from diffmask.report.leaderboard import Standing, standings
-from diffmask.report.roar import table
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
 from diffmask.results.records import write_text
 
@@ -49,7 +48,7 @@ class ResultTable:
         csv.writer(text, lineterminator="\n").writerows([self.headings, *self.rows])
         files = [stem.with_suffix(".csv"), stem.with_suffix(".tex")]
         write_text(files[0], text.getvalue())
-        write_text(files[1], table(self.headings, self.cells()))
+        write_text(files[1], booktabs_table(self.headings, self.cells()))
         return [*files, *(write_figure(self._draw, stem) if self.curves else [])]
 
     def _draw(self, _: Any, axes: Any) -> None:
@@ -78,32 +77,35 @@ def csv_tables(board: BenchmarkResult) -> Mapping[str, str]:
     }
 
 
-def latex_table(board: BenchmarkResult) -> str:
-    """Methods by measures, for `booktabs`: bold is better than every other method, a dagger tied for best."""
-    heads = " & ".join(
-        f"{latex(measure.title)} ${chr(92)}{'uparrow' if measure.better == 'higher' else 'downarrow'}$"
-        for measure in board.measures
-    )
-    ranked = standings(board)
+def booktabs_table(headings: Sequence[str], body: Sequence[Sequence[str]], alignment: str = "") -> str:
+    """Return a LaTeX `booktabs` table; cells that hold mathematics are left as they are."""
     lines = [
-        f"{latex(method.name)} & "
-        + " & ".join(_latex_cell(method, measure.name, ranked[measure.name]) for measure in board.measures)
-        + r" \\"
+        " & ".join(cell.replace("%", r"\%").replace("_", r"\_") if "$" not in cell else cell for cell in row)
+        for row in (headings, *body)
+    ]
+    head, *rest = (rf"{line} \\" for line in lines)
+    columns = alignment or "l" * 2 + "r" * (len(headings) - 2)
+    top, bottom = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"], [r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join([*top, head, r"\midrule", *rest, *bottom])
+
+
+def latex_table(board: BenchmarkResult) -> str:
+    """Return methods by metrics for `booktabs`: bold is better than every other method, a dagger is tied for best."""
+    arrows = {"higher": "uparrow", "lower": "downarrow"}
+    heads = [f"{escape_latex(measure.title)} ${chr(92)}{arrows[measure.better]}$" for measure in board.measures]
+    ranked = standings(board)
+    body = [
+        [escape_latex(method.name), *(_latex_cell(method, m.name, ranked[m.name]) for m in board.measures)]
         for method in board.methods
     ]
-    return "\n".join(
-        [
-            "% Mean and half the 95 % interval. Bold: better than every other method. Dagger: tied for best.",
-            rf"\begin{{tabular}}{{l{'r' * len(board.measures)}}}", r"\toprule",
-            rf"Method & {heads} \\", r"\midrule", *lines, r"\bottomrule", r"\end{tabular}", "",
-        ]
-    )  # fmt: skip
+    note = "% Mean and half the 95 % interval. Bold: better than every other method. Dagger: tied for best."
+    return f"{note}\n{booktabs_table(['Method', *heads], body, 'l' + 'r' * len(heads))}"
 
 
-def latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     r"""Text that LaTeX sets as it stands.
 
-    >>> latex("50 % of a_b\n")
+    >>> escape_latex("50 % of a_b\n")
     '50 \\% of a\\_b'
     """
     return "".join(ESCAPES.get(letter, letter) for letter in " ".join(text.split()))

@@ -13,7 +13,7 @@ from diffmask.results.formatting import duration, shown
 MARKS = {"best": " *", "tie": " =", "": ""}
 
 
-def show(board: BenchmarkResult, console: Console | None = None) -> None:
+def print_benchmark(board: BenchmarkResult, console: Console | None = None) -> None:
     """Print the verdict, what limits it, and the table."""
     out = console or Console()
     # A table cut to a pipe's 80 columns cannot be read.
@@ -28,10 +28,10 @@ def show(board: BenchmarkResult, console: Console | None = None) -> None:
     out.print(Text("mean [95 % interval]; * better than every other method, = tied for best", style="dim"))
 
 
-def plain(board: BenchmarkResult) -> str:
+def benchmark_as_text(board: BenchmarkResult) -> str:
     """The same as text without colours."""
     stream = io.StringIO()
-    show(board, Console(file=stream, color_system=None))
+    print_benchmark(board, Console(file=stream, color_system=None))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 

@@ -142,23 +142,23 @@ class BenchmarkResult:
 
     def to_html(self, file: str | Path) -> Path:
         """Write the report, one page that needs nothing else; returns its path."""
-        from diffmask.report.benchmark_page import render_board
+        from diffmask.report.benchmark_page import render_benchmark
 
-        write_text(Path(file), render_board(self))
+        write_text(Path(file), render_benchmark(self))
         return Path(file)
 
     def show(self) -> None:
         """Print the verdict and the table."""
-        from diffmask.report.terminal import show
+        from diffmask.report.terminal import print_benchmark
 
-        show(self)
+        print_benchmark(self)
 
     def __str__(self) -> str:
-        from diffmask.report.terminal import plain
+        from diffmask.report.terminal import benchmark_as_text
 
-        return plain(self)
+        return benchmark_as_text(self)
 
     def _repr_html_(self) -> str:
-        from diffmask.report.notebook import render
+        from diffmask.report.notebook import render_notebook
 
-        return render(self)
+        return render_notebook(self)

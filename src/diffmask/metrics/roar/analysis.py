@@ -25,7 +25,7 @@ from diffmask.errors import InputError, TaskError, nearest
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.roar.step import Masks, Protocol, Step
 from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic
-from diffmask.report.roar import titles_of
+from diffmask.report.roar import short_titles
 from diffmask.report.tables import Cell, ResultTable
 from diffmask.tasks.bilstm.task import WordClassification, accuracy
 from diffmask.workspace.workspace import Workspace
@@ -287,7 +287,7 @@ class RoarAnalysis:
 
     def _names(self) -> tuple[str, ...]:
         """The measures' names."""
-        titles = titles_of(method.label for method in self.methods)
+        titles = short_titles(method.label for method in self.methods)
         return tuple(titles[method.label] for method in self.methods)
 
     def _some(self) -> Batch:

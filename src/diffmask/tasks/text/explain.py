@@ -13,7 +13,7 @@ from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import average, divergence
 from diffmask.core.explainer import Explainer
 from diffmask.datasets.tables import Example
-from diffmask.explanation.explanation import Explanation, Prediction, units_of
+from diffmask.explanation.explanation import Explanation, Prediction, split_units
 from diffmask.explanation.text_units import ReadRow, Token
 from diffmask.tasks.text.encoding import Encoded
 
@@ -97,7 +97,7 @@ def row_words(example: Example, encoded: Encoded, row: int) -> ReadRow:
     """The words of one row's text; what lies between them, tokens that may not be masked included, are gaps."""
     places = places_of(encoded, [row])
     columns = [column for where in places.values() for _, column in where]
-    units = units_of(example.text, example.pair, tuple(places), "word")
+    units = split_units(example.text, example.pair, tuple(places), "word")
     gaps, segment, end = [], 0, 0
     texts = (example.text, example.pair or "")
     for unit in units:
@@ -121,12 +121,12 @@ def _explanation(text: _Text, numbers: Float[Tensor, "row feature"], attribution
         pair=text.example.pair,
         prediction=text.task.predictions(average(text.task.head.answer(numbers[rows])))[0],
         tokens=tokens,
-        units=units_of(text.example.text, text.example.pair, tokens, "word"),
+        units=split_units(text.example.text, text.example.pair, tokens, "word"),
         token_scores=_largest(attribution.scores[rows], places),
         token_by_layer=by_layer,
         layers=attribution.layers,
         method=text.explainer.recipe.label if text.explainer.recipe else type(text.explainer).__name__,
-        measure=text.measure,
+        mask_effect=text.measure,
     )
 
 
