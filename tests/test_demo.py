@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from diffmask.benchmarking.demo import METHOD, TASK, Demo, compare, held_out_sentences, run_demo
 from diffmask.cli import app
-from diffmask.cli.demo import METHOD, TASK, Demo, compare, held_out_sentences, run_demo
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
@@ -53,7 +53,7 @@ def test_the_command_line_has_the_defaults_of_the_demo(
         asked.extend(given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("diffmask.cli.demo.run_demo", note)
+    monkeypatch.setattr("diffmask.benchmarking.demo.run_demo", note)
     CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments])
     assert asked == [tmp_path, replace(TASK, rows=rows), replace(METHOD, steps=steps)]
 
