@@ -96,12 +96,12 @@ def sentiment_line(kept: Mapping[str, Sequence[float]]) -> Line:
     )
 
 
-def stability_line(bench: Workspace, method: Method, seeds: int, rows: int = 200) -> Line:
+def stability_line(workspace: Workspace, method: Method, seeds: int, rows: int = 200) -> Line:
     """Rank correlation, text by text, between fits of one model at several seeds."""
-    task = bench.task()
+    task = workspace.task()
     batch = task.data["valid"][:rows]
-    others = (ReseededWorkspace.of(bench, bench.seed + further) for further in range(1, seeds))
-    scores = [one.explainer(method)(batch).scores for one in (bench, *others)]
+    others = (ReseededWorkspace.of(workspace, workspace.seed + further) for further in range(1, seeds))
+    scores = [one.explainer(method)(batch).scores for one in (workspace, *others)]
     found = [rank_correlation(first, second, batch.maskable) for first, second in combinations(scores, 2)]
     value = torch.cat(found).mean().item()
     shown = f"{value:.3f} over {seeds} fits, {len(batch)} texts"
@@ -124,20 +124,20 @@ def draw_means(kept: Mapping[str, Sequence[float]], title: str, file: Path) -> N
     drawing.savefig(file, dpi=150)
 
 
-def draw_sentence(bench: Workspace, methods: Sequence[Method], file: Path) -> None:
+def draw_sentence(workspace: Workspace, methods: Sequence[Method], file: Path) -> None:
     """One sentence, word by word: DiffMask's layers, and beside them the other methods."""
     from matplotlib.figure import Figure
 
-    task: Any = bench.task()
+    task: Any = workspace.task()
     task.model.set_attn_implementation("eager")
-    ours = [bench.explainer(method)(SENTENCE) for method in methods]
+    ours = [workspace.explainer(method)(SENTENCE) for method in methods]
     others: dict[str, Method] = {
         "IG": IntegratedGradients(n_steps=50),
         "attention": Attention(),
         "Schulz": Bottleneck(),
         "Guan": NoiseTolerance(),
     }
-    columns = {name: method.fit(task, bench.seed)(SENTENCE).scores.abs() for name, method in others.items()}
+    columns = {name: method.fit(task, workspace.seed)(SENTENCE).scores.abs() for name, method in others.items()}
     words = ours[0].words
     drawing = Figure(figsize=(3.2 * len(ours) + 3, 1.2 + 0.27 * len(words)), layout="constrained")
     axes = drawing.subplots(1, len(ours) + 1, sharey=True)
@@ -159,7 +159,7 @@ class Study:
     """One run: its numbers, its task, and DiffMask on inputs and on hidden states."""
 
     records: list[Record]
-    bench: Workspace
+    workspace: Workspace
     inputs: DiffMask
     states: DiffMask
 
@@ -168,8 +168,8 @@ class Study:
         """From the folder of the run."""
         experiment = Experiment.from_dict(json.loads((run / "manifest.json").read_text())["experiment"])
         masks = {method.mask: method for method in experiment.methods if isinstance(method, DiffMask)}
-        bench = Workspace(Store(run / "store"), experiment.tasks[0], experiment.seeds[0])
-        return Study(read_jsonl(run / "records.jsonl"), bench, masks["inputs"], masks["states"])
+        workspace = Workspace(Store(run / "store"), experiment.tasks[0], experiment.seeds[0])
+        return Study(read_jsonl(run / "records.jsonl"), workspace, masks["inputs"], masks["states"])
 
 
 def main() -> None:
@@ -180,9 +180,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="fits whose scores are correlated")
     asked = parser.parse_args()
     five, two = Study.read(asked.five), Study.read(asked.two)
-    folder = Path(five.bench.recipe.to_dict()["data"].partition(":")[2])
+    folder = Path(five.workspace.task_config.to_dict()["data"].partition(":")[2])
     sentences = list(trees(folder, "dev"))
-    explanations = five.bench.explainer(five.inputs)([tree.text for tree in sentences])
+    explanations = five.workspace.explainer(five.inputs)([tree.text for tree in sentences])
     kept = layers_kept(explanations, sentences)
     by_sentiment: dict[str, list[float]] = defaultdict(list)
     for word in kept:
@@ -194,7 +194,7 @@ def main() -> None:
         masked_line(five.records, five.states, "67.6 %, F1 -> 38.9", 0.676),
         two_class_line(two.records, two.inputs),
         sentiment_line(by_sentiment),
-        stability_line(two.bench, two.inputs, asked.seeds),
+        stability_line(two.workspace, two.inputs, asked.seeds),
     ]
     print("| figure | published | measured | must reach | reached |\n|---|---|---|---|---|")
     for *cells, reached in lines:
@@ -211,7 +211,7 @@ def main() -> None:
         for tag, states in ordered.items():
             print(f"| {tag} | {len(states)} | {mean(states):.2f} |")
         draw_means(ordered, "By part of speech", figures / "part_of_speech.png")
-    draw_sentence(two.bench, [two.inputs, two.states], figures / "sentence.png")
+    draw_sentence(two.workspace, [two.inputs, two.states], figures / "sentence.png")
     print(f"\nfigures: {figures}")
 
 

@@ -11,7 +11,7 @@ import torch
 
 import diffmask as dm
 from diffmask.benchmarking.benchmark import PART_ROWS
-from diffmask.benchmarking.config import Plan, sorted_choices
+from diffmask.benchmarking.config import BenchmarkConfig, sorted_choices
 from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, rehearsal, within_budget
 from diffmask.benchmarking.result_builder import agreement_table, measure_names
 from diffmask.core.store import Store
@@ -94,7 +94,7 @@ def test_the_cost_is_counted_a_text(folder: Path, task: CountingTask) -> None:
     costs = {method.name: method.cost for method in BenchmarkResult.load(folder).methods}
     # The model's own answer, then a pass forward and backward.
     assert (costs["gradient"]["forwards"], costs["gradient"]["backwards"]) == (2, 1)
-    batch = Plan.of([], None, texts=40).held_out(task).data["test"]
+    batch = BenchmarkConfig.of([], None, texts=40).held_out(task).data["test"]
     assert costs["leave-one-out"]["forwards"] == pytest.approx(2 + batch.maskable.sum().item() / 40)
     assert "break_even" in costs["diffmask"] and "break_even" not in costs["leave-one-out"]
 
@@ -122,23 +122,23 @@ def test_other_texts_do_not_need_another_fit(folder: Path, task: CountingTask) -
 
 
 def test_parts_explained_one_by_one_are_the_whole(task: CountingTask, tmp_path: Path) -> None:
-    some = Plan.of([], None, texts=50).held_out(task)
+    some = BenchmarkConfig.of([], None, texts=50).held_out(task)
     method = dm.LeaveOneOut()
     whole = Workspace.over(Store(tmp_path / "whole"), some).explained(method, "test")
-    parts = Workspace.over(Store(tmp_path / "parts"), some, part_rows=7).explained(method, "test")
+    parts = Workspace.over(Store(tmp_path / "parts"), some, shard_size=7).explained(method, "test")
     assert torch.allclose(whole.attribution.scores, parts.attribution.scores, atol=1e-6)
     assert parts.cost.rows == whole.cost.rows
     assert len(list((tmp_path / "parts" / "part").iterdir())) == 8
 
 
 def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Path) -> None:
-    plan = Plan.of(["gradient", "leave-one-out"], None, texts=40)
-    bench = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
-    first = forecast(plan, [bench])
+    plan = BenchmarkConfig.of(["gradient", "leave-one-out"], None, texts=40)
+    workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    first = forecast(plan, [workspace])
     assert all(value > 0 for value in first.by_part.values())
-    bench.explained(plan.methods[2], "test")
+    workspace.explained(plan.methods[2], "test")
     for evaluation in plan.evaluations:
-        MeasureNode(bench, plan.methods[2], evaluation).run()
+        MeasureNode(workspace, plan.methods[2], evaluation).run()
     second = forecast(plan, [Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
     assert second.by_part["leave-one-out"] == 0
     assert second.by_part["gradient"] > 0
@@ -148,24 +148,26 @@ def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Pat
 def test_the_forecast_borrows_a_fit_that_is_there(
     task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan.of([cast(dict[str, object], METHODS[1])], None, texts=20)
-    bench = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
-    bench.explainer(plan.methods[1])
+    plan = BenchmarkConfig.of([cast(dict[str, object], METHODS[1])], None, texts=20)
+    workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    workspace.explainer(plan.methods[1])
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("fitted again")
 
     monkeypatch.setattr(DiffMask, "train", refuse)
-    assert forecast(plan, [bench]).by_part["diffmask"] > 0
+    assert forecast(plan, [workspace]).by_part["diffmask"] > 0
 
 
 def test_an_explainer_that_is_live_is_not_built_again(
     task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Workspace.over(Store(tmp_path), task)
-    first = bench.explainer(dm.LeaveOneOut())
-    assert bench.explainer(dm.LeaveOneOut()) is first
-    costs = [bench.explained(dm.LeaveOneOut(), split).cost.rows / len(task.data[split]) for split in ("test", "valid")]
+    workspace = Workspace.over(Store(tmp_path), task)
+    first = workspace.explainer(dm.LeaveOneOut())
+    assert workspace.explainer(dm.LeaveOneOut()) is first
+    costs = [
+        workspace.explained(dm.LeaveOneOut(), split).cost.rows / len(task.data[split]) for split in ("test", "valid")
+    ]
     alone = dm.LeaveOneOut().fit(task)
     alone(task.data["valid"])
     assert costs[1] == alone.cost.rows / len(task.data["valid"]), "what another split took is not counted"
@@ -178,11 +180,11 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     trained: list[int] = []
     monkeypatch.setattr("diffmask.metrics.shortcuts.FineTuning.run", lambda *arguments: trained.append(1))
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 10.0 * _more(trained, work))
-    plan = Plan.of(["gradient", "leave-one-out"], [PlantedShortcut(steps=80)], texts=20)
-    bench = Workspace.over(Store(tmp_path), plan.held_out(text_task))
-    assert forecast(plan, [bench]).by_part["planted-shortcut"] == 100.0
-    plan.evaluations[0].beside(bench)[0].task()
-    assert forecast(plan, [bench]).by_part["planted-shortcut"] == 0.0
+    plan = BenchmarkConfig.of(["gradient", "leave-one-out"], [PlantedShortcut(steps=80)], texts=20)
+    workspace = Workspace.over(Store(tmp_path), plan.held_out(text_task))
+    assert forecast(plan, [workspace]).by_part["planted-shortcut"] == 100.0
+    plan.evaluations[0].beside(workspace)[0].task()
+    assert forecast(plan, [workspace]).by_part["planted-shortcut"] == 0.0
 
 
 def test_an_evaluation_that_cannot_be_made_does_not_stop_the_others(task: CountingTask) -> None:
@@ -195,14 +197,14 @@ def test_an_evaluation_that_cannot_be_made_does_not_stop_the_others(task: Counti
 def test_the_forecast_knows_fits_on_a_copy(task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that only fits move: seven seconds each.
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 0.0)
-    monkeypatch.setattr("diffmask.benchmarking.forecast.fit_seconds", lambda method, bench: 7.0)
-    plan = Plan.of([cast(dict[str, object], METHODS[1])], [RandomisedModel()], texts=20)
-    bench, method = Workspace.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
-    bench.explained(method, plan.split)
-    assert forecast(plan, [bench]).by_part["diffmask"] == 7.0
-    (shuffled,) = plan.evaluations[0].beside(bench)
+    monkeypatch.setattr("diffmask.benchmarking.forecast.fit_seconds", lambda method, workspace: 7.0)
+    plan = BenchmarkConfig.of([cast(dict[str, object], METHODS[1])], [RandomisedModel()], texts=20)
+    workspace, method = Workspace.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
+    workspace.explained(method, plan.split)
+    assert forecast(plan, [workspace]).by_part["diffmask"] == 7.0
+    (shuffled,) = plan.evaluations[0].beside(workspace)
     shuffled.explainer(method)
-    assert forecast(plan, [bench]).by_part["diffmask"] == 0.0
+    assert forecast(plan, [workspace]).by_part["diffmask"] == 0.0
 
 
 def _more(counted: list[int], work: Callable[[], object]) -> int:
@@ -221,7 +223,9 @@ def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch:
 
 def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
     diffmask = DiffMask(mask="states", batch_size=16)
-    plan = Plan.of(["integrated-gradients", "gradient", "leave-one-out", diffmask], None, texts=40, budget=200)
+    plan = BenchmarkConfig.of(
+        ["integrated-gradients", "gradient", "leave-one-out", diffmask], None, texts=40, budget=200
+    )
     some = plan.held_out(task)
     found, said = within_budget(plan, some)
     assert not said

@@ -103,8 +103,8 @@ def test_racu_stands_on_the_board_beside_a_random_order(board: BenchmarkResult) 
 
 
 def test_the_rows_parts_are_the_racu(board: BenchmarkResult, home: Path) -> None:
-    bench = Workspace.over(Store(home / "board" / "store"), own(home).narrowed("test", torch.arange(96)), 0)
-    records = list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), bench))
+    workspace = Workspace.over(Store(home / "board" / "store"), own(home).narrowed("test", torch.arange(96)), 0)
+    records = list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), workspace))
     (racu,) = [record for record in records if record.metric == "roar_racu"]
     assert sum(racu.per_row) / len(racu.per_row) == pytest.approx(racu.value, abs=1e-6)
 
@@ -159,9 +159,9 @@ def test_an_encoder_of_another_vocabulary_is_refused(home: Path, tmp_path: Path)
 def test_rows_without_labels_are_named(home: Path, tmp_path: Path) -> None:
     task = own(home)
     task.data["train"] = task.encode([text for text, _ in ROWS])
-    bench = Workspace.over(Store(tmp_path), task, 0)
+    workspace = Workspace.over(Store(tmp_path), task, 0)
     with pytest.raises(InputError, match="24 of 24 rows of 'train' have no label"):
-        list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), bench))
+        list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), workspace))
 
 
 @pytest.mark.parametrize("left", ["without labels", "away"])

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.experiments.executors.dask import Dask
+from diffmask.experiments.executors.dask import DaskExecutor
 from support import slurm
 from support.kills import artefacts, command_for, grid, numbers, run_alone, run_with_kills
-from support.nodes import DiesOnce, Number, Raises, bench_in, made
+from support.nodes import DiesOnce, Number, Raises, made, workspace_in
 
 pytest.importorskip("distributed", reason="the extra [cluster] is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
@@ -28,9 +28,11 @@ def alone(experiment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_job_whose_dask_worker_was_killed_is_done_by_another_and_what_fails_is_left_out(tmp_path: Path) -> None:
-    bench = bench_in(tmp_path)
-    one, two, three = Number(bench, 1), DiesOnce(bench, 2), Raises(bench, 3)
-    ran = Dask(workers=2).run([one, two, three, Number(bench, 4, (one, two)), Number(bench, 5, (three,))], tmp_path)
+    workspace = workspace_in(tmp_path)
+    one, two, three = Number(workspace, 1), DiesOnce(workspace, 2), Raises(workspace, 3)
+    ran = DaskExecutor(workers=2).run(
+        [one, two, three, Number(workspace, 4, (one, two)), Number(workspace, 5, (three,))], tmp_path
+    )
     assert {record.metric: record.value for record in ran.records} == {"1": 1.0, "2": 2.0, "4": 7.0}
     assert [failure.why for failure in ran.failures if failure.after is None] == [
         "ArithmeticError: cannot count that far"

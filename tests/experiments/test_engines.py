@@ -9,14 +9,14 @@ import pytest
 from rich.console import Console
 
 from diffmask.errors import ConfigError
-from diffmask.experiments.executors.base import Engine, RunResult
-from diffmask.experiments.executors.local import Processes, Serial, engine_named
+from diffmask.experiments.executors.base import Executor, RunResult
+from diffmask.experiments.executors.local import ProcessExecutor, SerialExecutor, make_executor
 from diffmask.experiments.executors.progress import LiveView, drawing
-from diffmask.experiments.executors.schedule import LIVES, Schedule
-from diffmask.experiments.experiment import Node
-from support.nodes import Dies, DiesOnce, Meets, Number, Raises, RaisesOnce, bench_in, made
+from diffmask.experiments.executors.schedule import MAX_WORKER_DEATHS, NodeSchedule
+from diffmask.workspace.node import Node
+from support.nodes import Dies, DiesOnce, Meets, Number, Raises, RaisesOnce, made, workspace_in
 
-ENGINES = [Serial(), Processes(workers=2)]
+ENGINES = [SerialExecutor(), ProcessExecutor(workers=2)]
 every_engine = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: type(engine).__name__)
 
 
@@ -30,17 +30,17 @@ def failures(ran: RunResult) -> dict[str, str]:
 
 def diamond(folder: Path, second: type[Number] = Number) -> list[Node]:
     """1 <- 2, 1 <- 3, (2, 3) <- 4, and 5 by itself; the second may make trouble."""
-    bench = bench_in(folder)
-    one = Number(bench, 1)
-    two, three = second(bench, 2, (one,)), Number(bench, 3, (one,))
-    return [one, two, three, Number(bench, 4, (two, three)), Number(bench, 5)]
+    workspace = workspace_in(folder)
+    one = Number(workspace, 1)
+    two, three = second(workspace, 2, (one,)), Number(workspace, 3, (one,))
+    return [one, two, three, Number(workspace, 4, (two, three)), Number(workspace, 5)]
 
 
 ALL = {"1": 1.0, "2": 3.0, "3": 4.0, "4": 11.0, "5": 5.0}
 
 
 @every_engine
-def test_every_node_is_run_once_and_records_come_in_the_order_of_the_graph(engine: Engine, tmp_path: Path) -> None:
+def test_every_node_is_run_once_and_records_come_in_the_order_of_the_graph(engine: Executor, tmp_path: Path) -> None:
     ran = engine.run(diamond(tmp_path), tmp_path)
     assert values(ran) == ALL
     assert [record.metric for record in ran.records] == list(ALL)
@@ -48,21 +48,21 @@ def test_every_node_is_run_once_and_records_come_in_the_order_of_the_graph(engin
 
 
 @every_engine
-def test_a_second_run_runs_nothing(engine: Engine, tmp_path: Path) -> None:
+def test_a_second_run_runs_nothing(engine: Executor, tmp_path: Path) -> None:
     first = engine.run(diamond(tmp_path), tmp_path)
     assert engine.run(diamond(tmp_path), tmp_path) == first
     assert made(tmp_path) == [1, 2, 3, 4, 5]
 
 
 @every_engine
-def test_what_fails_once_is_tried_again(engine: Engine, tmp_path: Path) -> None:
+def test_what_fails_once_is_tried_again(engine: Executor, tmp_path: Path) -> None:
     ran = engine.run(diamond(tmp_path, RaisesOnce), tmp_path)
     assert values(ran) == ALL and not ran.failures
 
 
 @every_engine
 def test_what_keeps_failing_is_left_out_with_its_log_and_the_rest_goes_on(
-    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    engine: Executor, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = diamond(tmp_path, Raises)
     with caplog.at_level(logging.INFO):
@@ -76,9 +76,9 @@ def test_what_keeps_failing_is_left_out_with_its_log_and_the_rest_goes_on(
 
 
 def test_what_failed_is_tried_anew_by_the_next_run(tmp_path: Path) -> None:
-    ran = Serial().run(diamond(tmp_path, Raises), tmp_path)
+    ran = SerialExecutor().run(diamond(tmp_path, Raises), tmp_path)
     assert ran.failures
-    again = Serial().run(diamond(tmp_path, Raises), tmp_path)
+    again = SerialExecutor().run(diamond(tmp_path, Raises), tmp_path)
     assert failures(again) == failures(ran)
     assert made(tmp_path) == [1, 3, 5]
 
@@ -86,23 +86,23 @@ def test_what_failed_is_tried_anew_by_the_next_run(tmp_path: Path) -> None:
 def test_the_job_of_a_worker_that_was_killed_is_done_by_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ran = Processes(workers=2).run(diamond(tmp_path, DiesOnce), tmp_path)
+    ran = ProcessExecutor(workers=2).run(diamond(tmp_path, DiesOnce), tmp_path)
     assert values(ran) == ALL and not ran.failures
     assert made(tmp_path) == [1, 2, 3, 4, 5]
     assert "the worker died (by SIGKILL); tried again" in caplog.text
 
 
 def test_a_node_that_kills_its_workers_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
-    ran = Processes(workers=2).run(diamond(tmp_path, Dies), tmp_path)
+    ran = ProcessExecutor(workers=2).run(diamond(tmp_path, Dies), tmp_path)
     assert values(ran) == {name: ALL[name] for name in ("1", "3", "5")}
     assert failures(ran)["number 2, seed 0"] == "the worker died (by SIGKILL)"
     log = next(file for file in (tmp_path / "logs").iterdir() if "number 2" in file.read_text())
-    assert log.read_text().count("number 2") == LIVES
+    assert log.read_text().count("number 2") == MAX_WORKER_DEATHS
 
 
 def test_nodes_that_need_nothing_of_each_other_run_at_the_same_time(tmp_path: Path) -> None:
-    bench = bench_in(tmp_path)
-    ran = Processes(workers=2).run([Meets(bench, 1, other=2), Meets(bench, 2, other=1)], tmp_path)
+    workspace = workspace_in(tmp_path)
+    ran = ProcessExecutor(workers=2).run([Meets(workspace, 1, other=2), Meets(workspace, 2, other=1)], tmp_path)
     assert values(ran) == {"1": 1.0, "2": 2.0}
 
 
@@ -110,18 +110,20 @@ def test_a_node_that_cannot_travel_fails_alone(tmp_path: Path) -> None:
     class Local(Number):
         pass
 
-    ran = Processes(workers=2).run([Local(bench_in(tmp_path), 1), Number(bench_in(tmp_path), 2)], tmp_path)
+    ran = ProcessExecutor(workers=2).run(
+        [Local(workspace_in(tmp_path), 1), Number(workspace_in(tmp_path), 2)], tmp_path
+    )
     assert values(ran) == {"2": 2.0}
     assert "cannot be sent to a worker" in failures(ran)["number 1, seed 0"]
 
 
 def test_a_bench_travels_without_what_is_live_and_arrives_as_the_one_before(tmp_path: Path) -> None:
-    bench = bench_in(tmp_path)
-    bench.task()
-    sent = pickle.dumps(bench)
+    workspace = workspace_in(tmp_path)
+    workspace.task()
+    sent = pickle.dumps(workspace)
     assert len(sent) < 1000
     arrived = pickle.loads(sent)
-    assert arrived == bench and not arrived._live
+    assert arrived == workspace and not arrived._live
     assert pickle.loads(sent) is arrived
 
 
@@ -129,9 +131,9 @@ def test_the_drawing_shows_what_runs_what_waits_and_what_failed_and_why(tmp_path
     stream = io.StringIO()
     console = Console(file=stream, width=120)
     view = LiveView(console)
-    Serial().run(diamond(tmp_path, Raises), tmp_path, view)
+    SerialExecutor().run(diamond(tmp_path, Raises), tmp_path, view)
     assert "cannot count that far" in stream.getvalue() and "given up" in stream.getvalue()
-    schedule = Schedule(diamond(tmp_path))
+    schedule = NodeSchedule(diamond(tmp_path))
     schedule.start(schedule.nodes[0])
     console.print(drawing(schedule, 1))
     shown = stream.getvalue()
@@ -149,8 +151,8 @@ def test_the_drawing_shows_what_runs_what_waits_and_what_failed_and_why(tmp_path
 )
 def test_a_wrong_engine_or_option_is_refused(name: str, choices: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        engine_named(name, choices)
+        make_executor(name, choices)
 
 
 def test_options_that_are_not_given_keep_their_defaults() -> None:
-    assert engine_named("processes", {"workers": 3, "queue": None}) == Processes(workers=3)
+    assert make_executor("processes", {"workers": 3, "queue": None}) == ProcessExecutor(workers=3)

@@ -40,8 +40,8 @@ def falling(model: object, batch: Batch) -> torch.Tensor:
 
 
 def measured(task: Task, folder: Path, **choices: object) -> dict[tuple[str, float | None], Record]:
-    bench = Workspace.over(Store(folder), task)
-    found = Comprehensiveness(**choices).run(left_to_right(), bench)  # type: ignore[arg-type]  # choices of any type
+    workspace = Workspace.over(Store(folder), task)
+    found = Comprehensiveness(**choices).run(left_to_right(), workspace)  # type: ignore[arg-type]  # choices of any type
     return {(record.metric, record.at): record for record in found}
 
 

@@ -13,10 +13,10 @@ from diffmask.metrics.erasure import Eraser
 from diffmask.metrics.perturbation_curves import DecisionFlip, DeletionInsertion, flip_share
 from diffmask.metrics.robustness import Infidelity, changes, infidelity, random_sets
 from diffmask.results.records import Record
-from support.benches import Written, bench_of
 from support.linear import LinearTask
 from support.lookup import LookupTask
 from support.transformer import TransformerTask
+from support.workspaces import Written, workspace_of
 
 YES = math.log(4)
 """The logit of p = 0.8."""
@@ -45,7 +45,7 @@ def value(records: list[Record], metric: str, at: float | None = None) -> float:
 
 def test_the_areas_are_those_of_the_curves_drawn_by_hand(task: LookupTask, tmp_path: Path) -> None:
     shares = (0.0, 1 / 3, 2 / 3, 1.0)
-    records = list(DeletionInsertion(shares=shares).run(DOWN, bench_of(task, tmp_path)))
+    records = list(DeletionInsertion(shares=shares).run(DOWN, workspace_of(task, tmp_path)))
     # Deletion: .8, .5, .2, .2; insertion: .2, .8, .5, .8. Trapezes of width a third.
     assert value(records, "deletion_area", 1 / 3) == pytest.approx(HALF, abs=1e-6)
     assert value(records, "deletion_area") == pytest.approx((0.8 + 2 * HALF + 2 * 0.2 + 0.2) / 6, abs=1e-6)
@@ -55,13 +55,13 @@ def test_the_areas_are_those_of_the_curves_drawn_by_hand(task: LookupTask, tmp_p
 
 
 def test_the_decision_flips_with_the_second_token(task: LookupTask, tmp_path: Path) -> None:
-    (record,) = DecisionFlip().run(DOWN, bench_of(task, tmp_path))
+    (record,) = DecisionFlip().run(DOWN, workspace_of(task, tmp_path))
     assert record.value == pytest.approx(2 / 3)
 
 
 def test_a_decision_that_never_flips_counts_as_all_tokens(tmp_path: Path) -> None:
     task = LookupTask(3, TABLE | {frozenset({2}): 1.0, frozenset(): 1.0})
-    (record,) = DecisionFlip().run(DOWN, bench_of(task, tmp_path))
+    (record,) = DecisionFlip().run(DOWN, workspace_of(task, tmp_path))
     assert record.value == 1.0
 
 
@@ -93,13 +93,13 @@ def test_a_token_that_is_taken_out_or_hidden_adds_nothing(mode: str) -> None:
 def test_scores_that_add_up_have_no_infidelity(tmp_path: Path) -> None:
     task = LinearTask([[1, 2, 3], [3, 1, 1]])
     # Without the mask's -.5 a token adds 1.5, -1.5, 4.5 to the logit; the second row's first answer is yes as well.
-    bench = bench_of(task, tmp_path)
-    (own,) = Infidelity(quantity="log-odds").run(Written(scores=(1.5, -1.5, 4.5)), bench)
+    workspace = workspace_of(task, tmp_path)
+    (own,) = Infidelity(quantity="log-odds").run(Written(scores=(1.5, -1.5, 4.5)), workspace)
     assert own.per_row[0] == pytest.approx(0.0, abs=1e-10)
     assert own.per_row[1] > 0.1
-    (twice,) = Infidelity(quantity="log-odds").run(Written(scores=(3.0, -3.0, 9.0)), bench)
+    (twice,) = Infidelity(quantity="log-odds").run(Written(scores=(3.0, -3.0, 9.0)), workspace)
     assert twice.per_row[0] == pytest.approx(0.0, abs=1e-10)
-    (unscaled,) = Infidelity(quantity="log-odds", scaled=False).run(Written(scores=(3.0, -3.0, 9.0)), bench)
+    (unscaled,) = Infidelity(quantity="log-odds", scaled=False).run(Written(scores=(3.0, -3.0, 9.0)), workspace)
     assert unscaled.per_row[0] > 1
 
 

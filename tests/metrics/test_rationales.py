@@ -10,8 +10,8 @@ from diffmask.datasets.eraser import Marked
 from diffmask.methods.baselines import Random, Uniform
 from diffmask.metrics.rationales import HumanRationales, as_many, average_precision, iou_f1, token_f1
 from diffmask.tasks.classification import TextClassification
-from support.benches import Written, bench_of
 from support.tiny_models import tiny_model, word_pieces
+from support.workspaces import Written, workspace_of
 
 
 def test_average_precision_is_scikit_learns_ties_included() -> None:
@@ -64,21 +64,21 @@ def test_scores_on_the_marks_are_right_and_those_that_look_at_nothing_are_at_cha
         Marked("fun movie", label=1, evidence=((0, 3),)),
     ]
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), train=rows, test=rows)
-    bench = bench_of(task, tmp_path)
+    workspace = workspace_of(task, tmp_path)
     right = {
-        record.metric: record for record in HumanRationales().run(Written(scores=(0, 3.0, 2.0, 1, 1, 1, 0)), bench)
+        record.metric: record for record in HumanRationales().run(Written(scores=(0, 3.0, 2.0, 1, 1, 1, 0)), workspace)
     }
     assert right["rationale_auprc"].per_row == (1.0, 1.0)
     # People mark .45 of a text on average: 2 of 5 tokens, 1 of 2.
     assert right["rationale_token_f1"].per_row == (1.0, 1.0)
     assert right["rationale_iou_f1"].per_row == (1.0, 1.0)
-    flat = {record.metric: record for record in HumanRationales().run(Uniform(), bench)}
+    flat = {record.metric: record for record in HumanRationales().run(Uniform(), workspace)}
     assert flat["rationale_auprc"].per_row == pytest.approx((2 / 5, 1 / 2))
-    drawn = {record.metric: record for record in HumanRationales().run(Random(), bench)}
+    drawn = {record.metric: record for record in HumanRationales().run(Random(), workspace)}
     assert drawn["rationale_auprc"].rows == 2
 
 
 def test_where_all_is_marked_there_is_nothing_to_find(tmp_path: Path) -> None:
     rows = [Marked("good film", label=1, evidence=((0, 9),))]
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), train=rows, test=rows)
-    assert list(HumanRationales().run(Uniform(), bench_of(task, tmp_path))) == []
+    assert list(HumanRationales().run(Uniform(), workspace_of(task, tmp_path))) == []

@@ -19,8 +19,8 @@ from diffmask.metrics.robustness import MaxSensitivity, draw, max_sensitivity
 from diffmask.metrics.sanity_checks import RandomisedModel, Shuffled, StabilityOverSeeds, weight_owners
 from diffmask.tasks.toy import CountingTask
 from diffmask.workspace.workspace import Workspace
-from support.benches import bench_of
 from support.transformer import TransformerTask
+from support.workspaces import workspace_of
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,8 @@ def task() -> TransformerTask:
 
 
 @pytest.fixture
-def bench(task: TransformerTask, tmp_path: Path) -> Workspace:
-    return bench_of(task, tmp_path)
+def workspace(task: TransformerTask, tmp_path: Path) -> Workspace:
+    return workspace_of(task, tmp_path)
 
 
 def test_sensitivity_is_captums(task: TransformerTask) -> None:
@@ -56,18 +56,18 @@ def test_sensitivity_is_captums(task: TransformerTask) -> None:
 
 
 @pytest.mark.parametrize("method", [IntegratedGradients(n_steps=4), Attention()], ids=lambda method: method.name)
-def test_whatever_looks_at_the_model_feels_the_noise(method: Method, bench: Workspace) -> None:
-    (small,) = MaxSensitivity(rows=8, samples=2, radius=0.01).run(method, bench)
-    (large,) = MaxSensitivity(rows=8, samples=2, radius=0.5).run(method, bench)
+def test_whatever_looks_at_the_model_feels_the_noise(method: Method, workspace: Workspace) -> None:
+    (small,) = MaxSensitivity(rows=8, samples=2, radius=0.01).run(method, workspace)
+    (large,) = MaxSensitivity(rows=8, samples=2, radius=0.5).run(method, workspace)
     assert 0 < small.value < large.value
     assert small.rows == 8
 
 
-def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(bench: Workspace) -> None:
-    before = bench.task().predict(bench.task().data["test"])
-    (record,) = MaxSensitivity(rows=8).run(Random(), bench)
+def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(workspace: Workspace) -> None:
+    before = workspace.task().predict(workspace.task().data["test"])
+    (record,) = MaxSensitivity(rows=8).run(Random(), workspace)
     assert record.value == 0
-    after = bench.task().predict(bench.task().data["test"])
+    after = workspace.task().predict(workspace.task().data["test"])
     assert torch.equal(before.logits, after.logits)  # type: ignore[attr-defined]
 
 
@@ -91,38 +91,40 @@ def test_a_share_is_taken_from_the_head_down(task: TransformerTask) -> None:
     assert torch.equal(copy.model.get_parameter("embedding.weight"), task.model.get_parameter("embedding.weight"))
 
 
-def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(bench: Workspace) -> None:
-    whole, part = RandomisedModel(shares=(0.1,)).run(Gradient(), bench)
+def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(workspace: Workspace) -> None:
+    whole, part = RandomisedModel(shares=(0.1,)).run(Gradient(), workspace)
     assert whole.at is None and part.at == 0.1
     assert abs(whole.value) < 0.5
-    blind, _ = RandomisedModel(shares=(0.1,)).run(Random(), bench)
+    blind, _ = RandomisedModel(shares=(0.1,)).run(Random(), workspace)
     assert blind.value == pytest.approx(1.0)
 
 
-def test_other_seeds_change_what_is_drawn_and_nothing_else(bench: Workspace) -> None:
-    (random,) = StabilityOverSeeds(others=2).run(Random(), bench)
-    (steady,) = StabilityOverSeeds().run(Gradient(), bench)
-    (flat,) = StabilityOverSeeds().run(Uniform(), bench)
+def test_other_seeds_change_what_is_drawn_and_nothing_else(workspace: Workspace) -> None:
+    (random,) = StabilityOverSeeds(others=2).run(Random(), workspace)
+    (steady,) = StabilityOverSeeds().run(Gradient(), workspace)
+    (flat,) = StabilityOverSeeds().run(Uniform(), workspace)
     assert steady.value == pytest.approx(1.0)
     assert flat.value == 1.0
     longer = [
         value
-        for value, tokens in zip(random.per_row, bench.task().data["test"].maskable.sum(dim=1).tolist(), strict=True)
+        for value, tokens in zip(
+            random.per_row, workspace.task().data["test"].maskable.sum(dim=1).tolist(), strict=True
+        )
         if tokens > 1
     ]
     assert abs(sum(longer) / len(longer)) < 0.25
 
 
 def test_the_mass_on_the_digits_that_count_is_their_share_of_the_scores(toy_task: CountingTask, tmp_path: Path) -> None:
-    bench = bench_of(toy_task, tmp_path)
+    workspace = workspace_of(toy_task, tmp_path)
     batch = toy_task.data["test"]
     evidence = toy_task.truth(batch).bool()
     known = evidence.any(dim=1) & (batch.maskable & ~evidence).any(dim=1)
-    mass, first = MassOnEvidence().run(Uniform(), bench)
+    mass, first = MassOnEvidence().run(Uniform(), workspace)
     share = (evidence.sum(dim=1) / batch.maskable.sum(dim=1))[known]
     assert mass.per_row == pytest.approx(share.tolist())
     assert first.per_row == pytest.approx(share.tolist())
-    best, right = MassOnEvidence().run(ExactErasure(), bench)
+    best, right = MassOnEvidence().run(ExactErasure(), workspace)
     assert best.value == right.value == 1.0
 
 

@@ -29,8 +29,8 @@ from diffmask.metrics.shortcuts import (
 from diffmask.tasks.toy import CountingTask
 from diffmask.workspace.derived import ModifiedWorkspace
 from diffmask.workspace.workspace import Workspace
-from support.benches import bench_of
 from support.transformer import FIRST_WORD, TransformerTask, texts, with_spare_words
+from support.workspaces import workspace_of
 
 MARKERS = Markers(torch.tensor([21, 22, 23]), torch.tensor([0, 2]))
 KINDS: list[Kind] = ["single", "context", "pair"]
@@ -114,66 +114,66 @@ def task() -> TransformerTask:
 
 
 @pytest.fixture(scope="module")
-def bench(task: TransformerTask, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return bench_of(task, tmp_path_factory.mktemp("store"))
+def workspace(task: TransformerTask, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return workspace_of(task, tmp_path_factory.mktemp("store"))
 
 
 SINGLE = PlantedShortcut(steps=120, batch_size=32, learning_rate=5e-3)
 
 
-def test_the_copy_learns_and_the_model_is_left_alone(bench: Workspace) -> None:
-    before = bench.task().fingerprint()
-    copy = ModifiedWorkspace.of(bench, SINGLE.change).task()
+def test_the_copy_learns_and_the_model_is_left_alone(workspace: Workspace) -> None:
+    before = workspace.task().fingerprint()
+    copy = ModifiedWorkspace.of(workspace, SINGLE.change).task()
     assert lesson(copy).against >= 0.95
-    assert bench.task().fingerprint() == before != copy.fingerprint()
-    assert "plain" not in bench.task().data
-    assert ModifiedWorkspace.of(bench, SINGLE.change).task() is copy
+    assert workspace.task().fingerprint() == before != copy.fingerprint()
+    assert "plain" not in workspace.task().data
+    assert ModifiedWorkspace.of(workspace, SINGLE.change).task() is copy
 
 
-def test_leaving_one_out_finds_the_token_and_chance_is_chance(bench: Workspace) -> None:
-    found = {record.metric: record for record in SINGLE.run(LeaveOneOut(), bench)}
+def test_leaving_one_out_finds_the_token_and_chance_is_chance(workspace: Workspace) -> None:
+    found = {record.metric: record for record in SINGLE.run(LeaveOneOut(), workspace)}
     assert found["single_first"].value > 0.9
     assert found["single_rank"].value < 1.2
     assert found["single_precision"].per_row == found["single_first"].per_row
-    flat = {record.metric: record for record in SINGLE.run(Uniform(), bench)}
-    copy = ModifiedWorkspace.of(bench, SINGLE.change).task()
+    flat = {record.metric: record for record in SINGLE.run(Uniform(), workspace)}
+    copy = ModifiedWorkspace.of(workspace, SINGLE.change).task()
     length = copy.data["test"].maskable.sum(dim=1)[lesson(copy).followed]
     assert flat["single_first"].per_row == pytest.approx((1 / length).tolist())
     assert flat["single_rank"].per_row == pytest.approx(((length + 1) / 2).tolist())
-    drawn = {record.metric: record for record in SINGLE.run(Random(), bench)}
+    drawn = {record.metric: record for record in SINGLE.run(Random(), workspace)}
     chance = flat["single_first"].value
     assert abs(drawn["single_first"].value - chance) < 4 * math.sqrt(chance * (1 - chance) / len(length))
 
 
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
-def test_what_was_learned_from_the_model_does_not_explain_the_copy(bench: Workspace) -> None:
+def test_what_was_learned_from_the_model_does_not_explain_the_copy(workspace: Workspace) -> None:
     student = Amortised(budget="600 texts", width=32, learning_rate=3e-3)
-    bench.explained(student, "test")
-    found = {record.metric: record for record in SINGLE.run(student, bench)}
+    workspace.explained(student, "test")
+    found = {record.metric: record for record in SINGLE.run(student, workspace)}
     assert found["single_first"].value > 0.6
 
 
 @pytest.mark.parametrize("beside", [SINGLE, RandomisedModel(), StabilityOverSeeds()])
-def test_every_bench_beside_has_fits_of_its_own(bench: Workspace, beside: Metric) -> None:
-    later = Workspace(bench.store, bench.recipe, bench.seed + 1)
-    names = [one.explainer_key(Amortised()) for one in (bench, later, *beside.beside(bench))]
+def test_every_bench_beside_has_fits_of_its_own(workspace: Workspace, beside: Metric) -> None:
+    later = Workspace(workspace.store, workspace.task_config, workspace.seed + 1)
+    names = [one.explainer_key(Amortised()) for one in (workspace, later, *beside.beside(workspace))]
     assert len(set(names)) == len(names)
 
 
-def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(bench: Workspace) -> None:
+def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(workspace: Workspace) -> None:
     lazy = PlantedShortcut(shortcut="pair", steps=1, learning_rate=1e-6)
     with pytest.warns(FitWarning, match="the planted copy cannot serve as truth: it decides by the shortcut in"):
-        assert list(lazy.run(Uniform(), bench)) == []
+        assert list(lazy.run(Uniform(), workspace)) == []
 
 
-def test_the_copy_is_found_again_in_the_store(bench: Workspace, task: TransformerTask) -> None:
-    again = bench_of(task, Path(bench.store.root))
+def test_the_copy_is_found_again_in_the_store(workspace: Workspace, task: TransformerTask) -> None:
+    again = workspace_of(task, Path(workspace.store.root))
     copy = ModifiedWorkspace.of(again, SINGLE.change)
-    made = ModifiedWorkspace.of(bench, SINGLE.change).task()
-    assert bench.store.has("task", copy.task_digest())
+    made = ModifiedWorkspace.of(workspace, SINGLE.change).task()
+    assert workspace.store.has("task", copy.task_digest())
     assert copy.task().fingerprint() == made.fingerprint()
 
 
 def test_a_vocabulary_without_unused_tokens_is_refused(toy_task: CountingTask, tmp_path: Path) -> None:
     with pytest.raises(TaskError, match="three tokens that occur in no text; 0 of 10"):
-        list(PlantedShortcut().run(Uniform(), bench_of(toy_task, tmp_path)))
+        list(PlantedShortcut().run(Uniform(), workspace_of(toy_task, tmp_path)))

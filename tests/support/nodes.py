@@ -8,9 +8,9 @@ from pathlib import Path
 
 from diffmask.core.config import digest_of
 from diffmask.core.store import Artefact, Store
-from diffmask.experiments.experiment import Address, Node
 from diffmask.results.records import Record
 from diffmask.tasks.toy import ToyTask
+from diffmask.workspace.node import Address, Node
 from diffmask.workspace.workspace import Workspace
 
 
@@ -27,14 +27,14 @@ class Number(Node):
 
     @property
     def label(self) -> str:
-        return f"number {self.own}, seed {self.bench.seed}"
+        return f"number {self.own}, seed {self.workspace.seed}"
 
     @property
     def needs(self) -> tuple[Address, ...]:
         return tuple(parent.address for parent in self.parents)
 
     def value(self) -> int:
-        return int(self.bench.store.get_or_make(*self.address, self._make).values["value"])
+        return int(self.workspace.store.get_or_make(*self.address, self._make).values["value"])
 
     def run(self) -> list[Record]:
         return [Record(task="sum", method="number", site="", metric=str(self.own), value=float(self.value()), seed=0)]
@@ -42,7 +42,7 @@ class Number(Node):
     def _make(self) -> Artefact:
         total = self.own + sum(parent.value() for parent in self.parents)
         self.trouble()
-        with (self.bench.store.root / "made").open("a") as made:
+        with (self.workspace.store.root / "made").open("a") as made:
             made.write(f"{self.own}\n")
         return Artefact({}, {"value": total})
 
@@ -52,7 +52,7 @@ class Number(Node):
     def first_time(self) -> bool:
         """Whether this was never asked before, by whatever process."""
         try:
-            (self.bench.store.root / f"asked-{self.own}").touch(exist_ok=False)
+            (self.workspace.store.root / f"asked-{self.own}").touch(exist_ok=False)
         except FileExistsError:
             return False
         return True
@@ -98,13 +98,13 @@ class Meets(Number):
     def trouble(self) -> None:
         self.first_time()
         deadline = time.monotonic() + 120
-        while not (self.bench.store.root / f"asked-{self.other}").exists():
+        while not (self.workspace.store.root / f"asked-{self.other}").exists():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.other} never came")
             time.sleep(0.01)
 
 
-def bench_in(folder: Path) -> Workspace:
+def workspace_in(folder: Path) -> Workspace:
     """A bench over the folder's store, of a task that nobody trains."""
     store = Store(folder / "store")
     store.root.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from diffmask.benchmarking.config import Named, Plan
+from diffmask.benchmarking.config import BenchmarkConfig, Named
 from diffmask.benchmarking.forecast import forecast, within_budget
 from diffmask.benchmarking.result_builder import assemble
 from diffmask.benchmarking.work import work
@@ -49,7 +49,7 @@ def benchmark(
 
     With `out` everything is kept there: run it again after a kill and it goes on. `say` is given the forecast.
     """
-    plan = Plan.of(methods, evaluations, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
+    plan = BenchmarkConfig.of(methods, evaluations, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
     with ExitStack() as stack:
         folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory()))
         board = run_plan(plan, task, Store(folder / "store"), say)
@@ -58,20 +58,22 @@ def benchmark(
     return board
 
 
-def run_plan(plan: Plan, task: Task | TaskConfig, store: Store, say: Callable[[str], None]) -> BenchmarkResult:
+def run_plan(
+    plan: BenchmarkConfig, task: Task | TaskConfig, store: Store, say: Callable[[str], None]
+) -> BenchmarkResult:
     """The board of a plan; what the store holds is not done again."""
     held_out = plan.held_out(_live(task, store, plan.seeds[0]))
     plan, too_dear = within_budget(plan, held_out)
-    benches = [Workspace.over(store, held_out, seed, PART_ROWS) for seed in plan.seeds]
-    expected = forecast(plan, benches)
+    workspaces = [Workspace.over(store, held_out, seed, PART_ROWS) for seed in plan.seeds]
+    expected = forecast(plan, workspaces)
     say(str(expected))
     start = time.perf_counter()
-    found = work(plan, benches)
+    found = work(plan, workspaces)
     write_jsonl(store.root.parent / "records.jsonl", [record for done in found for _, record in done.measured])
     texts = len(held_out.data[plan.split])
-    title = f"{benches[0].recipe.label}, {texts} texts"
-    kept = {**manifest(plan, benches[0]), "forecast_seconds": round(expected.seconds, 1)}
-    board = assemble(title, plan, found, benches, kept)
+    title = f"{workspaces[0].task_config.label}, {texts} texts"
+    kept = {**manifest(plan, workspaces[0]), "forecast_seconds": round(expected.seconds, 1)}
+    board = assemble(title, plan, found, workspaces, kept)
     spent = {**kept, "seconds": round(time.perf_counter() - start, 1)}
     return replace(board, warnings=[*board.warnings, *too_dear], manifest=spent)
 
@@ -83,16 +85,16 @@ def _live(task: Task | TaskConfig, store: Store, seed: int) -> Task:
     return task.load(seed) if type(task).train is TaskConfig.train else Workspace(store, task, seed).task()
 
 
-def manifest(plan: Plan, bench: Workspace) -> dict[str, Any]:
+def manifest(plan: BenchmarkConfig, workspace: Workspace) -> dict[str, Any]:
     """Everything needed to do it again."""
     return {
         "methods": [method.to_dict() for method in plan.methods],
         "evaluations": [evaluation.to_dict() for evaluation in plan.evaluations],
-        "texts": len(bench.task().data[plan.split]),
+        "texts": len(workspace.task().data[plan.split]),
         "split": plan.split,
         "seeds": list(plan.seeds),
         "budget": plan.budget,
-        "task": bench.recipe.to_dict(),
+        "task": workspace.task_config.to_dict(),
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),

@@ -52,7 +52,7 @@ Named = str | Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BenchmarkConfig:
     """The choices of a benchmark."""
 
     methods: tuple[Method, ...]
@@ -75,7 +75,7 @@ class Plan:
     @staticmethod
     def of(
         methods: Sequence[Named | Method] | None, evaluations: Sequence[Named | Metric] | None, **choices: Any
-    ) -> "Plan":
+    ) -> "BenchmarkConfig":
         """A plan from names; a random order is always part of it."""
         listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
         if all(method.name != BASELINE for method in listed):
@@ -83,7 +83,9 @@ class Plan:
         measured = [_recipe("evaluation", one) for one in (EVALUATIONS if evaluations is None else evaluations)]
         if not measured:
             raise ConfigError("benchmark: 'evaluations' is a list of at least one evaluation")
-        return Plan(methods=tuple(dict.fromkeys(listed)), evaluations=tuple(dict.fromkeys(measured)), **choices)
+        return BenchmarkConfig(
+            methods=tuple(dict.fromkeys(listed)), evaluations=tuple(dict.fromkeys(measured)), **choices
+        )
 
     def held_out(self, task: Task) -> Task:
         """The task with only the texts that are explained: drawn at random, always the same ones."""

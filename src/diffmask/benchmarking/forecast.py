@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from diffmask.benchmarking.config import Plan, short_names
+from diffmask.benchmarking.config import BenchmarkConfig, short_names
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
@@ -32,8 +32,8 @@ from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import clean
 from diffmask.results.verdict import BASELINE, listed, seconds
-from diffmask.workspace.node import Part
-from diffmask.workspace.sharding import part_digest
+from diffmask.workspace.node import Node
+from diffmask.workspace.sharding import shard_digest
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 KNOBS = ("n_steps", "n_samples", "samples", "most_steps", "steps")
@@ -44,7 +44,7 @@ SLACK = 1.1
 """A method without a knob may cost a tenth more than the budget."""
 
 
-def within_budget(plan: Plan, task: Task) -> tuple[Plan, list[str]]:
+def within_budget(plan: BenchmarkConfig, task: Task) -> tuple[BenchmarkConfig, list[str]]:
     """The plan with every method at its budget, and what to say of those that cannot be; a random order stays."""
     if plan.budget is None:
         return plan, []
@@ -59,14 +59,14 @@ def within_budget(plan: Plan, task: Task) -> tuple[Plan, list[str]]:
     return replace(plan, methods=tuple(kept)), said
 
 
-def affordable(method: Method, bench: Workspace, plan: Plan) -> Method | None:
+def affordable(method: Method, workspace: Workspace, plan: BenchmarkConfig) -> Method | None:
     """The method with its knob where the budget is spent; as it is where it has none; None if it costs more."""
     budget = plan.budget or 0.0
     try:
         knob = next(iter(knobs(method)), None)
         if knob is None:
-            return method if calls(method, bench, plan) <= SLACK * budget else None
-        low, high = (calls(changed(method, knob, value), bench, plan) for value in PROBED)
+            return method if calls(method, workspace, plan) <= SLACK * budget else None
+        low, high = (calls(changed(method, knob, value), workspace, plan) for value in PROBED)
     except DiffMaskError:
         return method  # what it cannot do is said when it is asked to do it
     each = (high - low) / (PROBED[1] - PROBED[0])
@@ -82,9 +82,9 @@ def knobs(method: Method) -> Iterator[str]:
     return (name for name in KNOBS if isinstance(choices.get(name), int))
 
 
-def calls(method: Method, bench: Workspace, plan: Plan) -> float:
+def calls(method: Method, workspace: Workspace, plan: BenchmarkConfig) -> float:
     """Rows through the model for a text, the fit shared by all texts of the plan."""
-    return ModelCalls.of(bench.explained(method, plan.split)).a_text(plan.texts)
+    return ModelCalls.of(workspace.explained(method, plan.split)).a_text(plan.texts)
 
 
 FEW = 8
@@ -107,9 +107,9 @@ def rehearsal(task: Task, split: str, seed: int) -> Iterator[Workspace]:
     if split != "valid" and "valid" in small.data:
         small = small.narrowed("valid", torch.arange(min(HELD_OUT, len(small.data["valid"]))))
     with TemporaryDirectory() as folder, _unheard():
-        bench = Workspace.over(Store(Path(folder)), small, seed)
-        clean(bench, split, "predicted")
-        yield bench
+        workspace = Workspace.over(Store(Path(folder)), small, seed)
+        clean(workspace, split, "predicted")
+        yield workspace
 
 
 @contextmanager
@@ -148,12 +148,12 @@ def shortened(method: Method) -> Method:
     return method.with_effort(STEPS[0]) if learns(method) and (method.effort or 0) > STEPS[1] else method
 
 
-def fit_seconds(method: Method, bench: Workspace) -> float:
+def fit_seconds(method: Method, workspace: Workspace) -> float:
     """What a fit will take: told from two short ones, or measured where it has no steps."""
-    first = timed(lambda: bench.explainer(shortened(method)))
+    first = timed(lambda: workspace.explainer(shortened(method)))
     if method.effort is None or shortened(method) == method:
         return first
-    second = timed(lambda: bench.explainer(method.with_effort(STEPS[1])))
+    second = timed(lambda: workspace.explainer(method.with_effort(STEPS[1])))
     per_step = max(0.0, second - first) / (STEPS[1] - STEPS[0])
     return first + per_step * (method.effort - STEPS[0])
 
@@ -225,49 +225,51 @@ class Forecast:
         return said + (f", and what {listed(self.unknown)} will take" if self.unknown else "")
 
 
-def forecast(plan: Plan, benches: Sequence[Workspace]) -> Forecast:
+def forecast(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast:
     """Measured on a few texts, method by method and evaluation by evaluation."""
-    parts = _missing_parts(plan, benches)
+    parts = _missing_parts(plan, workspaces)
     todo = {
-        name: _Missing(plan, method, benches)
+        name: _Missing(plan, method, workspaces)
         for name, method in zip(short_names(plan.methods), plan.methods, strict=True)
     }
     found = dict.fromkeys(todo, 0.0)
     if not parts and not any(missing.anything for missing in todo.values()):
         return Forecast(found, ())
-    with rehearsal(benches[0].task(), plan.split, benches[0].seed) as small:
+    with rehearsal(workspaces[0].task(), plan.split, workspaces[0].seed) as small:
         for evaluation in plan.evaluations:
             if evaluation.beside(small) and any(missing.measurements.get(evaluation) for missing in todo.values()):
-                found[evaluation.name] = found.get(evaluation.name, 0.0) + _preparation(evaluation, benches, small)
+                found[evaluation.name] = found.get(evaluation.name, 0.0) + _preparation(evaluation, workspaces, small)
         for name, missing in track(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
-        made = _making(parts, plan.split, benches[0], small)
+        made = _making(parts, plan.split, workspaces[0], small)
     unknown = tuple(
         evaluation.name
         for evaluation in plan.evaluations
-        if not evaluation.per_text and not evaluation.parts(plan.methods[0], benches[0])
+        if not evaluation.per_text and not evaluation.parts(plan.methods[0], workspaces[0])
     )
     trainings = sum(part.trains for name in made for part in parts[name])
     return Forecast({**found, **made}, unknown, trainings)
 
 
-def _missing_parts(plan: Plan, benches: Sequence[Workspace]) -> dict[str, list[Part]]:
+def _missing_parts(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> dict[str, list[Node]]:
     """By evaluation, what is still to be made for it; what two of them share stands with the first."""
     seen: set[tuple[str, str]] = set()
-    found: dict[str, list[Part]] = {}
-    for evaluation, bench, method in product(plan.evaluations, benches, plan.methods):
-        for part in evaluation.parts(method, bench):
+    found: dict[str, list[Node]] = {}
+    for evaluation, workspace, method in product(plan.evaluations, workspaces, plan.methods):
+        for part in evaluation.parts(method, workspace):
             address = part.address
-            if address not in seen and not bench.store.has(*address):
+            if address not in seen and not workspace.store.has(*address):
                 found.setdefault(evaluation.name, []).append(part)
             seen.add(address)
     return found
 
 
-def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Workspace, small: Workspace) -> dict[str, float]:
+def _making(
+    parts: Mapping[str, Sequence[Node]], split: str, workspace: Workspace, small: Workspace
+) -> dict[str, float]:
     """What trainings and explanations of every row will take, by evaluation; nothing where none can be trained."""
-    task = bench.task()
+    task = workspace.task()
     rows = sum(len(batch) for batch in task.data.values())
     few = len(small.task().data[split])
 
@@ -280,7 +282,7 @@ def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Workspace, s
             return 0.0
 
     try:
-        training = training_seconds(task, bench.seed) if parts else 0.0
+        training = training_seconds(task, workspace.seed) if parts else 0.0
     except DiffMaskError:
         return {}
     return {
@@ -290,7 +292,7 @@ def _making(parts: Mapping[str, Sequence[Part]], split: str, bench: Workspace, s
     }
 
 
-def _preparation(evaluation: Metric, benches: Sequence[Workspace], small: Workspace) -> float:
+def _preparation(evaluation: Metric, workspaces: Sequence[Workspace], small: Workspace) -> float:
     """What an evaluation's own tasks will take to train, told from short trainings; nothing where none can be made."""
     short, longer = evaluation.rehearsed()
     spent = 0.0
@@ -299,23 +301,25 @@ def _preparation(evaluation: Metric, benches: Sequence[Workspace], small: Worksp
             each = longer * timed(rehearsed.task)
         except DiffMaskError:
             continue
-        beside = [evaluation.beside(bench)[place] for bench in benches]
-        spent += each * sum(not bench.store.has("task", bench.task_digest()) for bench in beside)
+        beside = [evaluation.beside(workspace)[place] for workspace in workspaces]
+        spent += each * sum(not workspace.store.has("task", workspace.task_digest()) for workspace in beside)
     return spent
 
 
 class _Missing:
     """What is not yet there of one method."""
 
-    def __init__(self, plan: Plan, method: Method, benches: Sequence[Workspace]) -> None:
+    def __init__(self, plan: BenchmarkConfig, method: Method, workspaces: Sequence[Workspace]) -> None:
         self.plan, self.method = plan, method
-        self.texts = len(benches[0].task().data[plan.split])
-        self.explanations = sum(self._unexplained(bench) for bench in benches)
-        self.fitted = [bench for bench in benches if FitNode(bench, method).is_done()]
-        self.fits = sum(bench not in self.fitted and self._unexplained(bench) > 0 for bench in benches)
+        self.texts = len(workspaces[0].task().data[plan.split])
+        self.explanations = sum(self._unexplained(workspace) for workspace in workspaces)
+        self.fitted = [workspace for workspace in workspaces if FitNode(workspace, method).is_done()]
+        self.fits = sum(workspace not in self.fitted and self._unexplained(workspace) > 0 for workspace in workspaces)
         # By evaluation, the benches on which it is still to be made.
         self.measurements = {
-            evaluation: [bench for bench in benches if not MeasureNode(bench, method, evaluation).is_done()]
+            evaluation: [
+                workspace for workspace in workspaces if not MeasureNode(workspace, method, evaluation).is_done()
+            ]
             for evaluation in plan.evaluations
             if evaluation.per_text
         }
@@ -325,14 +329,14 @@ class _Missing:
         """Whether anything is missing."""
         return bool(self.explanations or any(self.measurements.values()))
 
-    def _unexplained(self, bench: Workspace) -> float:
+    def _unexplained(self, workspace: Workspace) -> float:
         """The share of the texts that is not explained yet."""
-        digest = bench.explain_digest(self.method, self.plan.split)
-        if bench.store.has("explain", digest):
+        digest = workspace.explain_digest(self.method, self.plan.split)
+        if workspace.store.has("explain", digest):
             return 0.0
-        rows = bench.part_rows or self.texts
+        rows = workspace.shard_size or self.texts
         parts = -(-self.texts // rows)
-        done = sum(bench.store.has("part", part_digest(digest, number, rows)) for number in range(parts))
+        done = sum(workspace.store.has("part", shard_digest(digest, number, rows)) for number in range(parts))
         return 1 - done / parts
 
     def seconds(self, small: Workspace) -> float:
@@ -342,24 +346,24 @@ class _Missing:
             each = small.explained(self._rehearsed(small), self.plan.split).cost.seconds / self._few(small)
             spent += self.explanations * self.texts * each
             return spent + sum(
-                self._measuring(evaluation, benches, small)
-                for evaluation, benches in self.measurements.items()
-                if benches
+                self._measuring(evaluation, workspaces, small)
+                for evaluation, workspaces in self.measurements.items()
+                if workspaces
             )
         except DiffMaskError:
             return 0.0
 
-    def _measuring(self, evaluation: Metric, benches: Sequence[Workspace], small: Workspace) -> float:
+    def _measuring(self, evaluation: Metric, workspaces: Sequence[Workspace], small: Workspace) -> float:
         """What one evaluation will take, over tasks that are trained already."""
         short, _ = evaluation.rehearsed()
         spent = 0.0
         for place, rehearsed in enumerate(short.beside(small)):
-            beside = [evaluation.beside(bench)[place] for bench in benches]
-            fits = sum(not FitNode(bench, self.method).is_done() for bench in beside)
+            beside = [evaluation.beside(workspace)[place] for workspace in workspaces]
+            fits = sum(not FitNode(workspace, self.method).is_done() for workspace in beside)
             # Asked for even where every fit is there: what is timed below then finds a short one made.
             spent += fits * fit_seconds(self.method, rehearsed)
         a_few = timed(lambda: _measure(short, self._rehearsed(small), small))
-        return spent + len(benches) * a_few * self.texts / self._few(small)
+        return spent + len(workspaces) * a_few * self.texts / self._few(small)
 
     def _rehearsed(self, small: Workspace) -> Method:
         """The method with a short fit; as it is where there is a fit to borrow and no evaluation wants others."""
@@ -372,6 +376,6 @@ class _Missing:
         return len(small.task().data[self.plan.split])
 
 
-def _measure(evaluation: Metric, method: Method, bench: Workspace) -> None:
-    for _ in evaluation.run(method, bench):
+def _measure(evaluation: Metric, method: Method, workspace: Workspace) -> None:
+    for _ in evaluation.run(method, workspace):
         pass

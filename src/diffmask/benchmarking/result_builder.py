@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from diffmask.benchmarking.config import Plan
+from diffmask.benchmarking.config import BenchmarkConfig
 from diffmask.benchmarking.work import MethodRun, fit_problems
 from diffmask.core.config import digest_of
 from diffmask.core.store import Artefact
@@ -75,21 +75,21 @@ def break_even(cost: dict[str, float], rival: float) -> float:
     return cost["fit_seconds"] / gain if gain > 0 else math.inf
 
 
-def rival_seconds(found: Sequence[MethodRun], bench: Workspace, split: str, few: int = 8) -> float | None:
+def rival_seconds(found: Sequence[MethodRun], workspace: Workspace, split: str, few: int = 8) -> float | None:
     """Seconds that integrated gradients of 50 steps take for a text: as benchmarked, or measured on a few texts."""
     for done in found:
         if isinstance(done.method, IntegratedGradients) and done.measured:
-            explained = bench.explained(done.method, split)
+            explained = workspace.explained(done.method, split)
             return explained.cost.seconds / len(explained.attribution) * STEPS / done.method.n_steps
 
     def make() -> Artefact:
-        some = bench.task().data[split].spread(few)
-        explainer = IntegratedGradients(n_steps=STEPS).fit(bench.task())
+        some = workspace.task().data[split].spread(few)
+        explainer = IntegratedGradients(n_steps=STEPS).fit(workspace.task())
         explainer(some, rows_at_once=1)  # a text's points fill a pass; beside other texts there would be padding
         return Artefact({}, {"seconds": explainer.cost.seconds / len(some)})
 
     try:
-        kept = bench.store.get_or_make("price", digest_of(["price", bench.task_digest(), split, STEPS]), make)
+        kept = workspace.store.get_or_make("price", digest_of(["price", workspace.task_digest(), split, STEPS]), make)
     except DiffMaskError:
         return None
     return float(kept.values["seconds"])
@@ -99,7 +99,11 @@ Values = dict[str, dict[str, Any]]
 
 
 def assemble(
-    title: str, plan: Plan, found: Sequence[MethodRun], benches: Sequence[Workspace], manifest: Mapping[str, Any]
+    title: str,
+    plan: BenchmarkConfig,
+    found: Sequence[MethodRun],
+    workspaces: Sequence[Workspace],
+    manifest: Mapping[str, Any],
 ) -> BenchmarkResult:
     """The board of a finished plan."""
     kept = [done for done in found if done.measured]
@@ -108,24 +112,24 @@ def assemble(
         measure.name: _values(kept, evaluation, metric, measure) for (evaluation, metric), measure in names.items()
     }
     measures = [measure for measure in names.values() if values[measure.name]]
-    seen = {done.name: [bench.explained(done.method, plan.split) for bench in benches] for done in kept}
-    rival = rival_seconds(kept, benches[0], plan.split)
-    methods = [_result(done, benches[0], values, price(seen[done.name], rival)) for done in kept]
+    seen = {done.name: [workspace.explained(done.method, plan.split) for workspace in workspaces] for done in kept}
+    rival = rival_seconds(kept, workspaces[0], plan.split)
+    methods = [_result(done, workspaces[0], values, price(seen[done.name], rival)) for done in kept]
     comparisons = compare(measures, values)
-    texts = len(benches[0].task().data[plan.split])
+    texts = len(workspaces[0].task().data[plan.split])
     findings = VerdictInputs(measures=measures, methods=methods, comparisons=comparisons, texts=texts)
     first = {name: explained[0] for name, explained in seen.items()}
-    maskable = benches[0].task().data[plan.split].maskable
+    maskable = workspaces[0].task().data[plan.split].maskable
     return BenchmarkResult(
         title=title,
         verdict=verdict(findings),
-        warnings=list(_warnings(plan, found, benches[0], texts)),
+        warnings=list(_warnings(plan, found, workspaces[0], texts)),
         measures=measures,
         methods=methods,
         comparisons=comparisons,
         curves=list(_curves(kept, names)),
         agreement=agreement_table([one.attribution.scores for one in first.values()], maskable),
-        texts=list(_texts(benches[0], plan.split, first)),
+        texts=list(_texts(workspaces[0], plan.split, first)),
         manifest=dict(manifest),
     )
 
@@ -163,7 +167,7 @@ def _records(done: MethodRun, evaluation: Metric, metric: str) -> list[Record]:
     return [record for own, record in done.measured if (own, record.metric) == (evaluation, metric)]
 
 
-def _result(done: MethodRun, bench: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
+def _result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
     return MethodResult(
         name=done.name,
         recipe=done.method.to_dict(),
@@ -171,7 +175,7 @@ def _result(done: MethodRun, bench: Workspace, values: Values, cost: dict[str, f
             measure: estimate(by_method[done.name]) for measure, by_method in values.items() if done.name in by_method
         },
         cost=cost,
-        diagnostics=bench.diagnostics(done.method),
+        diagnostics=workspace.diagnostics(done.method),
     )
 
 
@@ -196,10 +200,10 @@ def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], Metric
                 )
 
 
-def _warnings(plan: Plan, found: Sequence[MethodRun], bench: Workspace, texts: int) -> Iterator[str]:
+def _warnings(plan: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int) -> Iterator[str]:
     if texts < FEWEST_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {FEWEST_ROWS} are needed"
-    if any(evaluation.erases for evaluation in plan.evaluations) and not bench.task().trained_with_masks:
+    if any(evaluation.erases for evaluation in plan.evaluations) and not workspace.task().trained_with_masks:
         yield (
             "the model never saw erased words when it was trained: part of what erasing does to its answers is "
             "surprise, not loss of what it needs"
@@ -207,12 +211,12 @@ def _warnings(plan: Plan, found: Sequence[MethodRun], bench: Workspace, texts: i
     for done in found:
         yield from done.problems
         if done.measured:
-            yield from fit_problems(done, bench)
+            yield from fit_problems(done, workspace)
 
 
 @torch.no_grad()
-def _texts(bench: Workspace, split: str, seen: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
-    task, whole = bench.task(), clean(bench, split, "predicted")
+def _texts(workspace: Workspace, split: str, seen: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
+    task, whole = workspace.task(), clean(workspace, split, "predicted")
     gold, said = task.outcomes(task.data[split].target), task.outcomes(whole.target)
     for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):
         read = task.read_row(split, row)

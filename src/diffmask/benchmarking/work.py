@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from diffmask.benchmarking.config import Plan, short_names
+from diffmask.benchmarking.config import BenchmarkConfig, short_names
 from diffmask.core.explainer import Method
 from diffmask.core.training import track
 from diffmask.errors import DiffMaskError, FitWarning
@@ -29,47 +29,47 @@ class MethodRun:
     """What could not be done."""
 
 
-def work(plan: Plan, benches: Sequence[Workspace]) -> list[MethodRun]:
+def work(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> list[MethodRun]:
     """Fit, explain and measure, one method after the other; what one method cannot do does not stop the others."""
     found = [MethodRun(name, method) for name, method in zip(short_names(plan.methods), plan.methods, strict=True)]
-    pieces = [(done, bench) for done in found for bench in benches]
+    pieces = [(done, workspace) for done in found for workspace in workspaces]
     with warnings.catch_warnings():
         # What a fit warns of stands on the board.
         warnings.simplefilter("ignore", FitWarning)
-        for done, bench in track(pieces, "benchmark"):
+        for done, workspace in track(pieces, "benchmark"):
             start = time.perf_counter()
-            _work_on(done, plan, bench)
-            logger.info("%s, seed %d: %.1f s", done.name, bench.seed, time.perf_counter() - start)
+            _work_on(done, plan, workspace)
+            logger.info("%s, seed %d: %.1f s", done.name, workspace.seed, time.perf_counter() - start)
     return found
 
 
-def _work_on(done: MethodRun, plan: Plan, bench: Workspace) -> None:
+def _work_on(done: MethodRun, plan: BenchmarkConfig, workspace: Workspace) -> None:
     try:
-        if not bench.store.has("explain", bench.explain_digest(done.method, plan.split)):
-            FitNode(bench, done.method).run()
-        bench.explained(done.method, plan.split)
+        if not workspace.store.has("explain", workspace.explain_digest(done.method, plan.split)):
+            FitNode(workspace, done.method).run()
+        workspace.explained(done.method, plan.split)
     except DiffMaskError as error:
         done.problems.append(f"{done.name} is left out: {error}")
         return
     for evaluation in plan.evaluations:
         try:
-            _make_parts(evaluation, done.method, bench)
-            done.measured += [(evaluation, record) for record in MeasureNode(bench, done.method, evaluation).run()]
+            _make_parts(evaluation, done.method, workspace)
+            done.measured += [(evaluation, record) for record in MeasureNode(workspace, done.method, evaluation).run()]
         except DiffMaskError as error:
             done.problems.append(f"{evaluation.name} of {done.name} is left out: {error}")
 
 
-def _make_parts(evaluation: Metric, method: Method, bench: Workspace) -> None:
+def _make_parts(evaluation: Metric, method: Method, workspace: Workspace) -> None:
     """What is worth doing by itself, told piece by piece: trainings take long."""
-    missing = [part for part in evaluation.parts(method, bench) if not bench.store.has(*part.address)]
+    missing = [part for part in evaluation.parts(method, workspace) if not workspace.store.has(*part.address)]
     for number, part in enumerate(track(missing, evaluation.name), start=1):
         start = time.perf_counter()
-        part.make()
+        part.run()
         logger.info("%s: %.1f s (%d of %d)", part.label, time.perf_counter() - start, number, len(missing))
 
 
-def fit_problems(done: MethodRun, bench: Workspace) -> Iterator[str]:
+def fit_problems(done: MethodRun, workspace: Workspace) -> Iterator[str]:
     """What a fit says against itself."""
-    for site, diagnosis in bench.diagnostics(done.method).items():
+    for site, diagnosis in workspace.diagnostics(done.method).items():
         for name, text in diagnosis.get("problems", {}).items():
             yield f"the fit of {done.name} is not sound at {site} ({name}): {text}"

@@ -26,7 +26,7 @@ Choices = Annotated[
 ]
 
 
-def bench_of(data_set: str, files: str | None, choices: list[str] | None, seed: int, out: Path) -> "Workspace":
+def roar_workspace(data_set: str, files: str | None, choices: list[str] | None, seed: int, out: Path) -> "Workspace":
     """The BiLSTM of a data set, with a store in `out`."""
     from diffmask.core.config import parse_overrides
     from diffmask.core.store import Store
@@ -91,7 +91,7 @@ def roar(
         target=target.value,
         absolute=not signed,
     )
-    step = Step(bench_of(task, data, choices, seed, out), method, protocol, k)
+    step = Step(roar_workspace(task, data, choices, seed, out), method, protocol, k)
     found = step.score()
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")
 
@@ -128,7 +128,7 @@ def analyse(
 
     show_log(quiet=False)
     methods = [measure(name.strip(), riemann_samples) for name in importance_measures.split(",")]
-    behind = RoarAnalysis(bench_of(task, data, choices, seed, out), methods, rows, k)
+    behind = RoarAnalysis(roar_workspace(task, data, choices, seed, out), methods, rows, k)
     for finding in behind.findings([name.strip() for name in findings.split(",")]):
         show_finding(finding)
         finding.write(out / "analyses")

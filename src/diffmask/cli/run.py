@@ -43,15 +43,15 @@ def run(
     """
     from diffmask.cli.screen import show_failures, show_results, show_run
     from diffmask.errors import RunError
-    from diffmask.experiments.executors.local import engine_named
+    from diffmask.experiments.executors.local import make_executor
     from diffmask.experiments.experiment import Experiment
-    from diffmask.experiments.run import dry_lines, run_experiment
+    from diffmask.experiments.run import describe_nodes, run_experiment
 
     choices = {"workers": workers, "address": address, "queue": queue, "memory": memory}
-    chosen = engine_named(engine, {**choices, "jobs": jobs, "walltime": walltime, "interface": interface})
+    chosen = make_executor(engine, {**choices, "jobs": jobs, "walltime": walltime, "interface": interface})
     wanted = Experiment.read(experiment, overrides or [])
     if dry_run:
-        print("\n".join(dry_lines(wanted, out, chosen)))
+        print("\n".join(describe_nodes(wanted, out, chosen)))
         return
     try:
         run_experiment(wanted, out, chosen, show_run(quiet))

@@ -14,7 +14,7 @@ from rich.table import Table
 from diffmask.errors import RunError
 
 if TYPE_CHECKING:
-    from diffmask.experiments.executors.progress import View
+    from diffmask.experiments.executors.progress import ProgressView
     from diffmask.report.roar import RoarTable
     from diffmask.report.tables import ResultTable
     from diffmask.results.intervals import Spread
@@ -88,7 +88,7 @@ def show_failures(error: RunError, folder: Path) -> None:
     print(f"diffmask: {error}", file=sys.stderr)
 
 
-def show_run(quiet: bool) -> "View":
+def show_run(quiet: bool) -> "ProgressView":
     """A live view where somebody looks at a terminal; else lines in the log."""
     from diffmask.experiments.executors.progress import LiveView, LogView
 

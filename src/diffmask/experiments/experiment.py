@@ -3,9 +3,8 @@
 An `Experiment` is tasks x methods x evaluations x seeds; it expands to a graph of nodes, each with a digest.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,46 +17,8 @@ from diffmask.core.task import TaskConfig
 from diffmask.errors import ConfigError, nearest
 from diffmask.metrics.base import Metric
 from diffmask.results.records import Record, record_from
-from diffmask.workspace.node import Part
+from diffmask.workspace.node import Address, Node
 from diffmask.workspace.workspace import Workspace
-
-Address = tuple[str, str]
-"""Kind and digest of an artefact."""
-
-
-@dataclass(frozen=True)
-class Node(ABC):
-    """One piece of work on one task at one seed: a small value that travels to whoever does it."""
-
-    bench: Workspace = field(repr=False)
-
-    @property
-    @abstractmethod
-    def address(self) -> Address:
-        """Kind and digest of the artefact it makes."""
-
-    @property
-    @abstractmethod
-    def label(self) -> str:
-        """What it does, for people."""
-
-    @abstractmethod
-    def run(self) -> list[Record]:
-        """Make the artefact unless it is there; the numbers it holds, if any."""
-
-    @property
-    def needs(self) -> tuple[Address, ...]:
-        """Artefacts it builds on. Those of other nodes are waited for; any other it makes itself."""
-        return ()
-
-    @property
-    def place(self) -> str:
-        """Task and seed, for people."""
-        return f"{self.bench.recipe.label}, seed {self.bench.seed}"
-
-    def is_done(self) -> bool:
-        """Whether its artefact is there."""
-        return self.bench.store.has(*self.address)
 
 
 @dataclass(frozen=True)
@@ -67,27 +28,27 @@ class TrainNode(Node):
     @property
     def address(self) -> Address:
         """The trained task."""
-        return "task", self.bench.task_digest()
+        return "task", self.workspace.task_digest()
 
     @property
     def label(self) -> str:
         """Task and seed."""
-        return f"train {self.place}"
+        return f"train {self.task_label}"
 
     def run(self) -> list[Record]:
         """The task's own score of the unmasked model on held-out rows."""
-        task = self.bench.task()
+        task = self.workspace.task()
         held_out = task.data["test"]
         return [
             Record(
-                task=self.bench.recipe.label,
+                task=self.workspace.task_config.label,
                 method="model",
                 site="",
                 metric="quality",
                 value=task.quality(held_out),
-                seed=self.bench.seed,
+                seed=self.workspace.seed,
                 rows=len(held_out),
-                digest=self.bench.task_digest(),
+                digest=self.workspace.task_digest(),
             )
         ]
 
@@ -101,48 +62,21 @@ class FitNode(Node):
     @property
     def address(self) -> Address:
         """The fitted explainer."""
-        return "fit", self.bench.explainer_key(self.method)
+        return "fit", self.workspace.explainer_key(self.method)
 
     @property
     def label(self) -> str:
         """Method, task and seed."""
-        return f"fit {self.method.label} on {self.place}"
+        return f"fit {self.method.label} on {self.task_label}"
 
     @property
     def needs(self) -> tuple[Address, ...]:
         """The trained task."""
-        return (("task", self.bench.task_digest()),)
+        return (("task", self.workspace.task_digest()),)
 
     def run(self) -> list[Record]:
         """Nothing is measured here."""
-        self.bench.explainer(self.method)
-        return []
-
-
-@dataclass(frozen=True)
-class PartNode(Node):
-    """Make a part of an evaluation."""
-
-    part: Part
-
-    @property
-    def address(self) -> Address:
-        """The part's."""
-        return self.part.address
-
-    @property
-    def label(self) -> str:
-        """The part's."""
-        return self.part.label
-
-    @property
-    def needs(self) -> tuple[Address, ...]:
-        """What the part builds on."""
-        return self.part.needs
-
-    def run(self) -> list[Record]:
-        """The evaluation reads what is made here."""
-        self.part.make()
+        self.workspace.explainer(self.method)
         return []
 
 
@@ -156,28 +90,28 @@ class MeasureNode(Node):
     @property
     def address(self) -> Address:
         """The records."""
-        return "measure", digest_of(["measure", self.bench.run_key(self.method), self.evaluation.digest])
+        return "measure", digest_of(["measure", self.workspace.run_key(self.method), self.evaluation.digest])
 
     @property
     def label(self) -> str:
         """Evaluation, method, task and seed."""
-        return f"{self.evaluation.label} of {self.method.label} on {self.place}"
+        return f"{self.evaluation.label} of {self.method.label} on {self.task_label}"
 
     @property
     def needs(self) -> tuple[Address, ...]:
         """The fitted explainer, and the evaluation's parts."""
-        parts = self.evaluation.parts(self.method, self.bench)
-        return (("fit", self.bench.explainer_key(self.method)), *(part.address for part in parts))
+        parts = self.evaluation.parts(self.method, self.workspace)
+        return (("fit", self.workspace.explainer_key(self.method)), *(part.address for part in parts))
 
     def run(self) -> list[Record]:
         """The evaluation's numbers."""
 
         def make() -> Artefact:
             return Artefact(
-                {}, {"records": [asdict(record) for record in self.evaluation.run(self.method, self.bench)]}
+                {}, {"records": [asdict(record) for record in self.evaluation.run(self.method, self.workspace)]}
             )
 
-        kept = self.bench.store.get_or_make(*self.address, make)
+        kept = self.workspace.store.get_or_make(*self.address, make)
         return [record_from(values) for values in kept.values["records"]]
 
 
@@ -240,21 +174,21 @@ class Experiment:
                 graph += self._nodes_of(Workspace(store, recipe, seed))
         return graph
 
-    def _nodes_of(self, bench: Workspace) -> list[Node]:
+    def _nodes_of(self, workspace: Workspace) -> list[Node]:
         measures = [
-            MeasureNode(bench, method, evaluation) for evaluation in self.evaluations for method in self.methods
+            MeasureNode(workspace, method, evaluation) for evaluation in self.evaluations for method in self.methods
         ]
-        fits = [FitNode(bench, method) for method in self.methods]
-        return [TrainNode(bench), *fits, *self._parts_of(bench), *measures]
+        fits = [FitNode(workspace, method) for method in self.methods]
+        return [TrainNode(workspace), *fits, *self._metric_nodes(workspace), *measures]
 
-    def _parts_of(self, bench: Workspace) -> list[PartNode]:
-        """What several evaluations or methods share stands here once."""
-        found: dict[tuple[str, str], PartNode] = {}
+    def _metric_nodes(self, workspace: Workspace) -> list[Node]:
+        """Return the nodes that the metrics ask for; a node that several metrics or methods share appears once."""
+        nodes: dict[Address, Node] = {}
         for evaluation in self.evaluations:
             for method in self.methods:
-                for part in evaluation.parts(method, bench):
-                    found.setdefault(part.address, PartNode(bench, part))
-        return list(found.values())
+                for node in evaluation.parts(method, workspace):
+                    nodes.setdefault(node.address, node)
+        return list(nodes.values())
 
 
 def _recipes(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:

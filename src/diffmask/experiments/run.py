@@ -13,11 +13,11 @@ from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.training import single_threaded
 from diffmask.errors import RunError
-from diffmask.experiments.executors.base import Engine, schedule_of
+from diffmask.experiments.executors.base import Executor, make_schedule
 from diffmask.experiments.executors.job import Job
-from diffmask.experiments.executors.local import Serial
-from diffmask.experiments.executors.progress import View, plan_of
-from diffmask.experiments.executors.schedule import Verdict
+from diffmask.experiments.executors.local import SerialExecutor
+from diffmask.experiments.executors.progress import ProgressView, estimate_progress
+from diffmask.experiments.executors.schedule import FailedNode
 from diffmask.experiments.experiment import Experiment
 from diffmask.metrics.ground_truth import by_site
 from diffmask.report.run_page import write_run_report
@@ -29,7 +29,7 @@ REPORTED = ("diffmask", "torch", "numpy", "numba", "safetensors", "transformers"
 
 
 def run_experiment(
-    experiment: Experiment, folder: str | Path, engine: Engine | None = None, view: View | None = None
+    experiment: Experiment, folder: str | Path, engine: Executor | None = None, view: ProgressView | None = None
 ) -> list[dict[str, Any]]:
     """Measure what is missing in `folder`, write every file anew, return the summary.
 
@@ -39,15 +39,15 @@ def run_experiment(
     start = time.perf_counter()
     store = Store(target / "store")
     store.remove_partial_writes()
-    ran = (engine or Serial()).run(experiment.nodes(store), target, view)
+    ran = (engine or SerialExecutor()).run(experiment.nodes(store), target, view)
     records = [replace(record, experiment=experiment.name) for record in ran.records]
     summary = summarise(records)
     write_jsonl(target / "records.jsonl", records)
     write_json(target / "summary.json", summary)
     stood = _what_stands(experiment, store, failed=bool(ran.failures))
     with single_threaded():
-        write_json(target / "examples.json", [_example(bench, methods) for bench, methods in stood])
-        write_json(target / "diagnostics.json", [_diagnostics(bench, methods) for bench, methods in stood])
+        write_json(target / "examples.json", [_example(workspace, methods) for workspace, methods in stood])
+        write_json(target / "diagnostics.json", [_diagnostics(workspace, methods) for workspace, methods in stood])
     write_json(target / "manifest.json", _manifest(experiment, time.perf_counter() - start))
     write_run_report(target)
     if ran.failures:
@@ -55,18 +55,18 @@ def run_experiment(
     return summary
 
 
-def dry_lines(experiment: Experiment, folder: str | Path, engine: Engine) -> Iterator[str]:
+def describe_nodes(experiment: Experiment, folder: str | Path, engine: Executor) -> Iterator[str]:
     """The graph, a node a line: done or missing, what it is, the artefact it makes, how many others it builds on."""
     target = Path(folder).resolve()
-    schedule = schedule_of(experiment.nodes(Store(target / "store")), target)
+    schedule = make_schedule(experiment.nodes(Store(target / "store")), target)
     for node in schedule.nodes:
         state = "done   " if node.address in schedule.outcomes else "missing"
         behind = f" <- {', '.join(map('/'.join, node.needs))}" if node.needs else ""
         yield f"{state}  {node.label}  [{'/'.join(node.address)}{behind}]"
-    yield from plan_of(schedule, engine.size).lines()
+    yield from estimate_progress(schedule, engine.size).lines()
 
 
-def _list_of(failures: Sequence[Verdict], folder: Path) -> str:
+def _list_of(failures: Sequence[FailedNode], folder: Path) -> str:
     """What failed and why, with its log; what was left out because of it is counted."""
     own = [failure for failure in failures if failure.after is None]
     lines = [f"{len(own)} failed; {len(failures) - len(own)} that build on them were left out; the rest is kept"]
@@ -108,35 +108,40 @@ def _what_stands(experiment: Experiment, store: Store, failed: bool, split: str 
     """The first seed's tasks, each with its methods; where something failed, only those of which there is a result."""
     found = []
     for recipe in experiment.tasks:
-        bench = Workspace(store, recipe, experiment.seeds[0])
+        workspace = Workspace(store, recipe, experiment.seeds[0])
         methods = [
             method
             for method in experiment.methods
-            if not failed or store.has("explain", bench.explain_digest(method, split))
+            if not failed or store.has("explain", workspace.explain_digest(method, split))
         ]
-        if not failed or store.has("task", bench.task_digest()):
-            found.append((bench, methods))
+        if not failed or store.has("task", workspace.task_digest()):
+            found.append((workspace, methods))
     return found
 
 
-def _example(bench: Workspace, methods: Sequence[Method], split: str = "test") -> dict[str, Any]:
+def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test") -> dict[str, Any]:
     """The row that shows most: the first long one with something to find and something to leave out."""
-    task = bench.task()
+    task = workspace.task()
     batch = task.data[split]
     row = task.example(batch)
     words = task.describe(batch[row : row + 1])[0]
     bars = []
     for method in methods:
-        attribution = bench.explained(method, split).attribution
-        for site, scores in by_site(attribution, method, bench):
+        attribution = workspace.explained(method, split).attribution
+        for site, scores in by_site(attribution, method, workspace):
             bars.append({"method": method.label, "site": site, "scores": scores[row, : len(words)].tolist()})
-    return {"task": bench.recipe.label, "title": task.title(batch[row : row + 1]), "words": words, "bars": bars}
-
-
-def _diagnostics(bench: Workspace, methods: Sequence[Method]) -> dict[str, Any]:
-    found = {method.label: bench.explainer(method).diagnostics for method in methods}
     return {
-        "task": bench.recipe.label,
-        "seed": bench.seed,
+        "task": workspace.task_config.label,
+        "title": task.title(batch[row : row + 1]),
+        "words": words,
+        "bars": bars,
+    }
+
+
+def _diagnostics(workspace: Workspace, methods: Sequence[Method]) -> dict[str, Any]:
+    found = {method.label: workspace.explainer(method).diagnostics for method in methods}
+    return {
+        "task": workspace.task_config.label,
+        "seed": workspace.seed,
         "fits": {label: sites for label, sites in found.items() if sites},
     }

@@ -12,7 +12,7 @@ from diffmask.core.config import Config
 from diffmask.core.explainer import Method
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
-from diffmask.workspace.node import Part
+from diffmask.workspace.node import Node
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 
@@ -30,10 +30,10 @@ class Metric(Config, ABC):
     """Whether its work grows with the texts: what it takes can then be forecast from a few."""
 
     @abstractmethod
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """The numbers, one a record."""
 
-    def beside(self, bench: Workspace) -> Sequence[Workspace]:
+    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
         """Benches on which it fits and asks methods anew, with tasks that it may have to train first."""
         return ()
 
@@ -41,13 +41,13 @@ class Metric(Config, ABC):
         """The same over tasks that are trained for less long, and how many times as long its own are trained."""
         return self, 1.0
 
-    def parts(self, method: Method, bench: Workspace) -> Sequence[Part]:
+    def parts(self, method: Method, workspace: Workspace) -> Sequence[Node]:
         """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
         return ()
 
 
 def record_of(
-    bench: Workspace,
+    workspace: Workspace,
     method: Method,
     explained: CachedAttribution,
     site: str,
@@ -60,16 +60,16 @@ def record_of(
     """The mean of a metric over rows, as a record that knows what it cost."""
     finite = bool(values.isfinite().all())
     return Record(
-        task=bench.recipe.label,
+        task=workspace.task_config.label,
         method=method.label,
         site=site,
         metric=metric,
         value=values.mean().item(),
-        seed=bench.seed,
+        seed=workspace.seed,
         rows=len(values),
         deviation=values.std().item() if finite and len(values) > 1 else 0.0,
         cost=explained.figures(),
-        digest=bench.run_key(method),
+        digest=workspace.run_key(method),
         at=at,
         per_row=tuple(values.tolist()) if keep_rows else (),
     )

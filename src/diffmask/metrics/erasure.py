@@ -56,13 +56,13 @@ class Eraser:
     """Stands for an erased token's embedding where the vocabulary has no mask token; the mean where none is given."""
 
     @staticmethod
-    def on(bench: Workspace, mode: Mode) -> "Eraser":
+    def on(workspace: Workspace, mode: Mode) -> "Eraser":
         """An eraser of a bench's task; what stands for an erased token is computed once for all methods."""
-        task = bench.task()
+        task = workspace.task()
         if task.mask_token is not None:
             return Eraser(task, mode)
-        digest = digest_of(["baseline", bench.task_digest()])
-        kept = bench.store.get_or_make("baseline", digest, lambda: Artefact({"mean": mean_embedding(task)}))
+        digest = digest_of(["baseline", workspace.task_digest()])
+        kept = workspace.store.get_or_make("baseline", digest, lambda: Artefact({"mean": mean_embedding(task)}))
         return Eraser(task, mode, kept.tensors["mean"])
 
     def __post_init__(self) -> None:
@@ -149,9 +149,9 @@ def _is_too_much(padded: int, real: int) -> bool:
     return padded > TOKENS_AT_ONCE or padded > max(ENOUGH_TOKENS, (1 + PADDING) * real)
 
 
-def clean(bench: Workspace, split: str, goal: Goal) -> Clean:
+def clean(workspace: Workspace, split: str, goal: Goal) -> Clean:
     """The model's answers to the whole texts of a split, computed once for all methods and measures."""
-    task = bench.task()
+    task = workspace.task()
     batch = task.data[split]
 
     def make() -> Artefact:
@@ -162,7 +162,7 @@ def clean(bench: Workspace, split: str, goal: Goal) -> Clean:
         probability = Eraser(task).probability(batch, target, rows, torch.zeros_like(batch.present))
         return Artefact({"target": target, "probability": probability})
 
-    kept = bench.store.get_or_make("clean", digest_of(["clean", bench.task_digest(), split, goal]), make)
+    kept = workspace.store.get_or_make("clean", digest_of(["clean", workspace.task_digest(), split, goal]), make)
     return Clean(kept.tensors["target"], kept.tensors["probability"])
 
 

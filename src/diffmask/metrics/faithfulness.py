@@ -143,30 +143,30 @@ class Comprehensiveness(Metric):
         if not self.ratios or not all(0 < ratio <= 1 for ratio in self.ratios):
             raise ConfigError(f"comprehensiveness: ratios are shares from above 0 to 1; found {list(self.ratios)}")
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Two means, a point of a curve for each ratio, and the means between the bounds where there are any."""
-        explained = bench.explained(method, self.split)
-        batch = bench.task().data[self.split]
-        whole = clean(bench, self.split, self.goal)
+        explained = workspace.explained(method, self.split)
+        batch = workspace.task().data[self.split]
+        whole = clean(workspace, self.split, self.goal)
         order = places(explained.attribution.scores, batch.maskable)
-        sizes, eraser = counts(batch.maskable, self.ratios), Eraser.on(bench, self.mode)
+        sizes, eraser = counts(batch.maskable, self.ratios), Eraser.on(workspace, self.mode)
         for keep, (measure, normalised) in enumerate(zip(self.measures[:2], NORMALISED, strict=True)):
             drop = drops(eraser, batch, whole, order, sizes, bool(keep))
             mean = drop.mean(dim=1)
-            yield record_of(bench, method, explained, "input", measure.name, mean, keep_rows=True)
+            yield record_of(workspace, method, explained, "input", measure.name, mean, keep_rows=True)
             for ratio, values in zip(self.ratios, drop.T.contiguous(), strict=True):
-                yield record_of(bench, method, explained, "input", measure.name, values, at=ratio, keep_rows=True)
+                yield record_of(workspace, method, explained, "input", measure.name, values, at=ratio, keep_rows=True)
             if self.beam:
-                low, high = self._bounds(bench, eraser, whole, sizes, bool(keep))
+                low, high = self._bounds(workspace, eraser, whole, sizes, bool(keep))
                 # A text whose answer no order changes says nothing: 0 / 0.
                 between = (mean - low) / (high - low)
-                yield record_of(bench, method, explained, "input", normalised.name, between, keep_rows=True)
+                yield record_of(workspace, method, explained, "input", normalised.name, between, keep_rows=True)
 
     def _bounds(
-        self, bench: Workspace, eraser: Eraser, whole: Clean, sizes: Int[Tensor, "row ratio"], keep: bool
+        self, workspace: Workspace, eraser: Eraser, whole: Clean, sizes: Int[Tensor, "row ratio"], keep: bool
     ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
         """Each text's smallest and largest mean drop, searched once for all methods."""
-        batch = bench.task().data[self.split]
+        batch = workspace.task().data[self.split]
 
         def make() -> Artefact:
             low, high = (
@@ -174,7 +174,9 @@ class Comprehensiveness(Metric):
             )
             return Artefact({"low": low, "high": high})
 
-        kept = bench.store.get_or_make("orders", digest_of(["orders", bench.task_digest(), self.digest, keep]), make)
+        kept = workspace.store.get_or_make(
+            "orders", digest_of(["orders", workspace.task_digest(), self.digest, keep]), make
+        )
         return kept.tensors["low"], kept.tensors["high"]
 
 

@@ -31,13 +31,13 @@ class Fidelity(Metric):
     rows_at_once: int = 128
 
     @torch.no_grad()
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers a site, five where the answer is one of several classes; none if no mask was learned."""
-        explainer = bench.explainer(method)
+        explainer = workspace.explainer(method)
         if not isinstance(explainer, MaskExplainer):
             return
-        explained = bench.explained(method, self.split)
-        batch = bench.task().data[self.split]
+        explained = workspace.explained(method, self.split)
+        batch = workspace.task().data[self.split]
         order = batch.present.sum(dim=1).argsort(stable=True)
         parts = AdaptiveBatchSize(self.rows_at_once).split(
             len(batch), lambda items: under_masks(explainer, batch[order[items]].trim())
@@ -45,11 +45,11 @@ class Fidelity(Metric):
         for site in explainer.sites:
             table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}
             for metric in ("divergence", "agreement", "kept"):
-                yield record_of(bench, method, explained, site, metric, table[metric])
+                yield record_of(workspace, method, explained, site, metric, table[metric])
             if "gold" in table:
                 for metric in ("before", "after"):
                     score = macro_f1(table[metric], table["gold"])
-                    yield record_of(bench, method, explained, site, f"f1_{metric}", score[None])
+                    yield record_of(workspace, method, explained, site, f"f1_{metric}", score[None])
 
 
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:

@@ -52,25 +52,25 @@ class DivergenceToTruth(Metric):
     flat: float = 0.02
     """Difference below which a row's scores count as uniform."""
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers for each site the method speaks of."""
-        batch = bench.task().data[self.split]
-        truth = bench.task().truth(batch)
+        batch = workspace.task().data[self.split]
+        truth = workspace.task().truth(batch)
         known = truth.sum(dim=1) > 0
-        explained = bench.explained(method, self.split)
-        for site, scores in by_site(explained.attribution, method, bench):
+        explained = workspace.explained(method, self.split)
+        for site, scores in by_site(explained.attribution, method, workspace):
             share = normalised(scores[known], batch.maskable[known])
             target = normalised(truth[known], batch.maskable[known])
-            yield record_of(bench, method, explained, site, "kl_to_truth", kl(target, share), keep_rows=True)
-            yield record_of(bench, method, explained, site, "js_to_truth", js(target, share), keep_rows=True)
+            yield record_of(workspace, method, explained, site, "kl_to_truth", kl(target, share), keep_rows=True)
+            yield record_of(workspace, method, explained, site, "js_to_truth", js(target, share), keep_rows=True)
             level = spread(scores, batch.maskable) < self.flat
-            yield record_of(bench, method, explained, site, "flat_rows", level.float())
+            yield record_of(workspace, method, explained, site, "flat_rows", level.float())
 
 
-def by_site(attribution: Attribution, method: Method, bench: Workspace) -> Iterator[tuple[str, Scores]]:
+def by_site(attribution: Attribution, method: Method, workspace: Workspace) -> Iterator[tuple[str, Scores]]:
     """The scores as seen from each layer, or at the one site the method works at; `input` if it has none."""
     if attribution.by_layer is None:
-        yield method.to_dict().get("site", "input") or bench.task().sites[0], attribution.scores
+        yield method.to_dict().get("site", "input") or workspace.task().sites[0], attribution.scores
         return
     for index, site in enumerate(attribution.layers):
         yield site, attribution.by_layer[:, index]
@@ -132,19 +132,19 @@ class MassOnEvidence(Metric):
 
     split: str = "test"
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Two numbers."""
-        batch = bench.task().data[self.split]
-        evidence = (bench.task().truth(batch) > 0) & batch.maskable
+        batch = workspace.task().data[self.split]
+        evidence = (workspace.task().truth(batch) > 0) & batch.maskable
         known = evidence.any(dim=1) & (batch.maskable & ~evidence).any(dim=1)
         if not known.any():
             return
-        found = bench.explained(method, self.split)
+        found = workspace.explained(method, self.split)
         scores, maskable, evidence = found.attribution.scores[known], batch.maskable[known], evidence[known]
         mass = (normalised(scores, maskable) * evidence).sum(dim=1)
-        yield record_of(bench, method, found, "input", "evidence_mass", mass, keep_rows=True)
+        yield record_of(workspace, method, found, "input", "evidence_mass", mass, keep_rows=True)
         first = first_on(scores, maskable, evidence)
-        yield record_of(bench, method, found, "input", "evidence_first", first, keep_rows=True)
+        yield record_of(workspace, method, found, "input", "evidence_first", first, keep_rows=True)
 
 
 def first_on(

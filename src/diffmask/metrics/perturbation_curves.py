@@ -54,16 +54,16 @@ class DeletionInsertion(Metric):
     mode: Mode = "mask"
     quantity: Quantity = "probability"
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Two areas, and the points of both curves."""
-        explained_split = bench.explained(method, self.split)
-        batch, eraser = bench.task().data[self.split], Eraser(bench.task(), self.mode)
+        explained_split = workspace.explained(method, self.split)
+        batch, eraser = workspace.task().data[self.split], Eraser(workspace.task(), self.mode)
         for metric, keep in (("deletion_area", False), ("insertion_area", True)):
             points = curve(eraser, batch, explained_split.attribution.scores, self.shares, keep, self.quantity)
             heights = area(points, self.shares)
-            yield record_of(bench, method, explained_split, "input", metric, heights, keep_rows=True)
+            yield record_of(workspace, method, explained_split, "input", metric, heights, keep_rows=True)
             for share, values in zip(self.shares, points, strict=True):
-                yield record_of(bench, method, explained_split, "input", metric, values, at=share, keep_rows=True)
+                yield record_of(workspace, method, explained_split, "input", metric, values, at=share, keep_rows=True)
 
 
 def curve(
@@ -119,12 +119,12 @@ class DecisionFlip(Metric):
         if self.steps < 1:
             raise ConfigError(f"decision-flip: steps is at least 1; found {self.steps}")
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """One number."""
-        found = bench.explained(method, self.split)
-        batch, eraser = bench.task().data[self.split], Eraser(bench.task(), self.mode)
+        found = workspace.explained(method, self.split)
+        batch, eraser = workspace.task().data[self.split], Eraser(workspace.task(), self.mode)
         share = flip_share(eraser, batch, found.attribution.scores, self.steps)
-        yield record_of(bench, method, found, "input", "flip_share", share, keep_rows=True)
+        yield record_of(workspace, method, found, "input", "flip_share", share, keep_rows=True)
 
 
 def flip_share(eraser: Eraser, batch: Batch, scores: Float[Tensor, "row token"], steps: int) -> Float[Tensor, " row"]:

@@ -60,14 +60,14 @@ class HumanRationales(Metric):
     overlap: float = 0.5
     """Least intersection over union of two spans that count as one."""
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers."""
-        batch = bench.task().data[self.split]
-        marked = (bench.task().truth(batch) > 0) & batch.maskable
+        batch = workspace.task().data[self.split]
+        marked = (workspace.task().truth(batch) > 0) & batch.maskable
         known = marked.any(dim=1) & (batch.maskable & ~marked).any(dim=1)
         if not known.any():
             return
-        found = bench.explained(method, self.split)
+        found = workspace.explained(method, self.split)
         scores, maskable, marked = found.attribution.scores[known], batch.maskable[known], marked[known]
         chosen = as_many(scores, maskable, marked)
         for metric, values in (
@@ -75,7 +75,7 @@ class HumanRationales(Metric):
             ("rationale_token_f1", token_f1(chosen, marked)),
             ("rationale_iou_f1", iou_f1(chosen, marked, self.overlap)),
         ):
-            yield record_of(bench, method, found, "input", metric, values, keep_rows=True)
+            yield record_of(workspace, method, found, "input", metric, values, keep_rows=True)
 
 
 def as_many(scores: Float[Tensor, "row token"], maskable: Marks, marked: Marks) -> Marks:

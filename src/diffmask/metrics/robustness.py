@@ -58,15 +58,15 @@ class Infidelity(Metric):
         if self.samples < 2:
             raise ConfigError(f"infidelity: samples is at least 2, a fit to one set is perfect; found {self.samples}")
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """One number."""
-        found = bench.explained(method, self.split)
-        batch, eraser = bench.task().data[self.split], Eraser(bench.task(), self.mode)
-        sets = random_sets(batch, self.samples, bench.seed)
+        found = workspace.explained(method, self.split)
+        batch, eraser = workspace.task().data[self.split], Eraser(workspace.task(), self.mode)
+        sets = random_sets(batch, self.samples, workspace.seed)
         change = changes(eraser, batch, sets, self.quantity)
         said = (sets * found.attribution.scores).sum(dim=2)
         values = infidelity(said, change.to(said.dtype), self.scaled)
-        yield record_of(bench, method, found, "input", "infidelity", values, keep_rows=True)
+        yield record_of(workspace, method, found, "input", "infidelity", values, keep_rows=True)
 
 
 def random_sets(batch: Batch, samples: int, seed: int) -> Bool[Tensor, "sample row token"]:
@@ -134,14 +134,14 @@ class MaxSensitivity(Metric):
         if self.rows < 1 or self.samples < 1:
             raise ConfigError(f"sensitivity: rows and samples are at least 1; found {self.rows} and {self.samples}")
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """One number."""
-        task, explainer = bench.task(), bench.explainer(method)
+        task, explainer = workspace.task(), workspace.explainer(method)
         batch = task.data[self.split][: self.rows].trim()
-        noises = draw(task, batch.tokens.shape[1], self.samples, self.radius, bench.seed)
+        noises = draw(task, batch.tokens.shape[1], self.samples, self.radius, workspace.seed)
         values = max_sensitivity(explainer, batch, noises)
-        found = bench.explained(method, self.split)
-        yield record_of(bench, method, found, "input", "max_sensitivity", values, keep_rows=True)
+        found = workspace.explained(method, self.split)
+        yield record_of(workspace, method, found, "input", "max_sensitivity", values, keep_rows=True)
 
 
 def draw(task: Task, tokens: int, samples: int, radius: float, seed: int) -> list[NoiseTolerance]:

@@ -73,19 +73,19 @@ class RandomisedModel(Metric):
         if not all(0 < share <= 1 for share in self.shares):
             raise ConfigError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
 
-    def beside(self, bench: Workspace) -> Sequence[Workspace]:
+    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
         """Everything shuffled, then each share."""
         changes = [Shuffled(), *(Shuffled(share=share) for share in self.shares)]
-        return [ModifiedWorkspace.of(bench, change) for change in changes]
+        return [ModifiedWorkspace.of(workspace, change) for change in changes]
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """The correlation with everything shuffled; then that of each share."""
-        own = bench.explained(method, self.split)
-        maskable = bench.task().data[self.split].maskable
-        for share, shuffled in zip((None, *self.shares), self.beside(bench), strict=True):
+        own = workspace.explained(method, self.split)
+        maskable = workspace.task().data[self.split].maskable
+        for share, shuffled in zip((None, *self.shares), self.beside(workspace), strict=True):
             other = shuffled.explained(method, self.split)
             values = rank_correlation(own.attribution.scores, other.attribution.scores, maskable)
-            yield record_of(bench, method, own, "input", "randomised_correlation", values, at=share, keep_rows=True)
+            yield record_of(workspace, method, own, "input", "randomised_correlation", values, at=share, keep_rows=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +111,15 @@ class StabilityOverSeeds(Metric):
         if self.others < 1:
             raise ConfigError(f"stability: others is at least 1; found {self.others}")
 
-    def beside(self, bench: Workspace) -> Sequence[Workspace]:
+    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
         """The same task at other seeds."""
-        return [ReseededWorkspace.of(bench, bench.seed + further) for further in range(1, self.others + 1)]
+        return [ReseededWorkspace.of(workspace, workspace.seed + further) for further in range(1, self.others + 1)]
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """One number."""
-        own = bench.explained(method, self.split)
-        maskable = bench.task().data[self.split].maskable
-        others = [beside.explained(method, self.split).attribution for beside in self.beside(bench)]
+        own = workspace.explained(method, self.split)
+        maskable = workspace.task().data[self.split].maskable
+        others = [beside.explained(method, self.split).attribution for beside in self.beside(workspace)]
         found = [rank_correlation(own.attribution.scores, other.scores, maskable) for other in others]
         values = torch.stack(found).mean(dim=0)
-        yield record_of(bench, method, own, "input", "seed_correlation", values, keep_rows=True)
+        yield record_of(workspace, method, own, "input", "seed_correlation", values, keep_rows=True)

@@ -284,18 +284,18 @@ class PlantedShortcut(Metric):
             learning_rate=self.learning_rate,
         )
 
-    def beside(self, bench: Workspace) -> Sequence[Workspace]:
+    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
         """The planted copy."""
-        return [ModifiedWorkspace.of(bench, self.change)]
+        return [ModifiedWorkspace.of(workspace, self.change)]
 
     def rehearsed(self) -> tuple[Metric, float]:
         """With a copy that need not have learned the shortcut."""
         steps = min(self.steps, REHEARSED)
         return replace(self, steps=steps, learned=0.0), self.steps / steps
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers, or a warning that says why there are none."""
-        (planted,) = self.beside(bench)
+        (planted,) = self.beside(workspace)
         task = planted.task()
         known = lesson(task)
         problem = known.problem(self.learned)
@@ -304,9 +304,9 @@ class PlantedShortcut(Metric):
             return
         found = planted.explained(method, "test")
         batch = task.data["test"][known.followed]
-        wanted = self.change.markers(bench.task(), bench.seed).places(batch)
+        wanted = self.change.markers(workspace.task(), workspace.seed).places(batch)
         for metric, values in found_tokens(found.attribution.scores[known.followed], batch.maskable, wanted).items():
-            yield record_of(bench, method, found, "input", f"{self.shortcut}_{metric}", values, keep_rows=True)
+            yield record_of(workspace, method, found, "input", f"{self.shortcut}_{metric}", values, keep_rows=True)
 
 
 def found_tokens(

@@ -35,7 +35,7 @@ class ModifiedWorkspace(Workspace):
     def of(original: Workspace, change: TaskModification) -> "ModifiedWorkspace":
         """The bench at the same seed over the same store; one a change, which holds the copy it has made."""
         made = ModifiedWorkspace(
-            store=original.store, recipe=original.recipe, seed=original.seed, original=original, change=change
+            store=original.store, task_config=original.task_config, seed=original.seed, original=original, change=change
         )
         return original._live.setdefault(f"changed {change.digest}", made)
 
@@ -67,7 +67,7 @@ class ReseededWorkspace(Workspace):
     @staticmethod
     def of(original: Workspace, seed: int) -> "ReseededWorkspace":
         """The bench at that seed over the same store."""
-        return ReseededWorkspace(store=original.store, recipe=original.recipe, seed=seed, original=original)
+        return ReseededWorkspace(store=original.store, task_config=original.task_config, seed=seed, original=original)
 
     def task_digest(self) -> str:
         """A name for the task at this seed."""

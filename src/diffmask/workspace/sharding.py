@@ -33,7 +33,7 @@ from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.explain import explain_examples
 
 
-def explain_in_parts(
+def explain_in_shards(
     store: Store, digest: str, batch: Batch, rows_each: int, explainer: Callable[[], Explainer]
 ) -> Artefact:
     """The scores of a batch with what they cost; the explainer is made when the first part is missing."""
@@ -47,7 +47,7 @@ def explain_in_parts(
         return explained_artefact(made[0], made[0](batch[rows]))
 
     parts = [
-        store.get_or_make("part", part_digest(digest, number, rows_each), lambda rows=rows: explain(rows))  # type: ignore[misc]  # mypy cannot type a default of a lambda
+        store.get_or_make("part", shard_digest(digest, number, rows_each), lambda rows=rows: explain(rows))  # type: ignore[misc]  # mypy cannot type a default of a lambda
         for number, rows in enumerate(order.split(rows_each))
     ]
     back = order.argsort()
@@ -56,7 +56,7 @@ def explain_in_parts(
     return Artefact(tensors, {**parts[0].values, "cost": asdict(spent)})
 
 
-def part_digest(digest: str, number: int, rows_each: int) -> str:
+def shard_digest(digest: str, number: int, rows_each: int) -> str:
     """A name for one part of a split's attributions."""
     return digest_of(["part", digest, number, rows_each])
 

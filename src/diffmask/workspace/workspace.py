@@ -15,7 +15,7 @@ from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import StoreError
-from diffmask.workspace.sharding import explain_in_parts, explained_artefact
+from diffmask.workspace.sharding import explain_in_shards, explained_artefact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,24 +98,24 @@ class Workspace:
     """One task at one seed, over a store."""
 
     store: Store
-    recipe: TaskConfig
+    task_config: TaskConfig
     seed: int
     _live: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    part_rows: int | None = None
+    shard_size: int | None = None
     """Rows whose scores are kept as soon as they are known, where a split is explained part by part."""
 
     @staticmethod
-    def over(store: Store, task: Task, seed: int = 0, part_rows: int | None = None) -> "Workspace":
+    def over(store: Store, task: Task, seed: int = 0, shard_size: int | None = None) -> "Workspace":
         """A bench over a task that is already there."""
-        return Workspace(store, InMemoryTaskConfig.of(task), seed, {"task": task}, part_rows)
+        return Workspace(store, InMemoryTaskConfig.of(task), seed, {"task": task}, shard_size)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Benches travel to workers without what is live on them."""
-        return _arrived, (self.store, self.recipe, self.seed, self.part_rows)
+        return _arrived, (self.store, self.task_config, self.seed, self.shard_size)
 
     def task_digest(self) -> str:
         """A name for the trained task."""
-        return digest_of(["task", self.recipe.digest, self.seed])
+        return digest_of(["task", self.task_config.digest, self.seed])
 
     def run_key(self, method: Method) -> str:
         """A name for a method fitted to the task."""
@@ -123,7 +123,7 @@ class Workspace:
 
     def training_digest(self) -> str:
         """A name for the trained model and the rows to learn from: the same whatever rows are then explained."""
-        return digest_of(["task", self.recipe.training_digest, self.seed])
+        return digest_of(["task", self.task_config.training_digest, self.seed])
 
     def explainer_key(self, method: Method) -> str:
         """A name for what a method learned from the task."""
@@ -135,11 +135,11 @@ class Workspace:
 
     def build(self) -> Task:
         """The task with an untrained model."""
-        return self.recipe.build(self.seed)
+        return self.task_config.build(self.seed)
 
     def train(self, task: Task) -> None:
         """Train the model in place."""
-        self.recipe.train(task, self.seed)
+        self.task_config.train(task, self.seed)
 
     def task(self) -> Task:
         """The trained task."""
@@ -194,9 +194,9 @@ class Workspace:
 
         def make() -> Artefact:
             batch = self.task().data[split]
-            if self.part_rows is not None:
+            if self.shard_size is not None:
                 digest = self.explain_digest(method, split)
-                return explain_in_parts(self.store, digest, batch, self.part_rows, lambda: self.explainer(method))
+                return explain_in_shards(self.store, digest, batch, self.shard_size, lambda: self.explainer(method))
             explainer = self.explainer(method)
             explainer.cost = Cost()
             return explained_artefact(explainer, explainer(batch))
@@ -209,11 +209,11 @@ class Workspace:
 _LAST: list[Workspace] = []
 
 
-def _arrived(store: Store, recipe: TaskConfig, seed: int, part_rows: int | None) -> Workspace:
+def _arrived(store: Store, task_config: TaskConfig, seed: int, shard_size: int | None) -> Workspace:
     """A bench that came to this process; the last one to come if it is the same, so that its task is loaded once."""
-    bench = Workspace(store, recipe, seed, part_rows=part_rows)
-    if not _LAST or _LAST[0] != bench:
-        _LAST[:] = [bench]
+    workspace = Workspace(store, task_config, seed, shard_size=shard_size)
+    if not _LAST or _LAST[0] != workspace:
+        _LAST[:] = [workspace]
     return _LAST[0]
 
 

@@ -107,100 +107,100 @@ class WeightExplainer(Explainer):
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Workspace:
+def workspace(tmp_path: Path) -> Workspace:
     CALLS.clear()
     return Workspace(Store(tmp_path), TableRecipe(), 0)
 
 
-def step(bench: Workspace, k: int, recursive: bool = True, strategy: str = "quantile", size: int = 25) -> Step:
+def step(workspace: Workspace, k: int, recursive: bool = True, strategy: str = "quantile", size: int = 25) -> Step:
     protocol = Protocol(strategy=strategy, recursive=recursive, step_size=size)  # type: ignore[arg-type]  # checked at run
-    return Step(bench, Weight(), protocol, k)
+    return Step(workspace, Weight(), protocol, k)
 
 
-def test_a_recursive_step_uses_the_data_and_the_model_of_the_step_before(bench: Workspace) -> None:
-    first = step(bench, 25).data()["train"].tokens
+def test_a_recursive_step_uses_the_data_and_the_model_of_the_step_before(workspace: Workspace) -> None:
+    first = step(workspace, 25).data()["train"].tokens
     assert first[0].tolist() == [1, MASK, 5, 8, 9, 2]  # 4 and 5 weigh the same: the first goes
-    second = step(bench, 50).data()["train"].tokens
+    second = step(workspace, 50).data()["train"].tokens
     assert second[0].tolist() == [1, MASK, MASK, 8, 9, 2]
     assert CALLS == ["explain", "retrain on 8 masks", "explain"]
 
 
-def test_every_split_is_masked_and_missing_parents_are_built(bench: Workspace) -> None:
-    data = step(bench, 75).data()
+def test_every_split_is_masked_and_missing_parents_are_built(workspace: Workspace) -> None:
+    data = step(workspace, 75).data()
     assert {split: int((batch.tokens == MASK).sum()) for split, batch in data.items()} == {"train": 24, "test": 24}
     assert CALLS.count("explain") == 3
 
 
-def test_without_recursion_the_importances_are_computed_once_for_all_k(bench: Workspace) -> None:
+def test_without_recursion_the_importances_are_computed_once_for_all_k(workspace: Workspace) -> None:
     for k in (25, 50, 75):
-        step(bench, k, recursive=False).score()
+        step(workspace, k, recursive=False).score()
     assert CALLS.count("explain") == 1
 
 
-def test_nothing_and_everything_masked_are_shared_by_all_methods(bench: Workspace) -> None:
+def test_nothing_and_everything_masked_are_shared_by_all_methods(workspace: Workspace) -> None:
     for k in (0, 100):
-        mine, other = step(bench, k), Step(bench, Random(), Protocol(), k)
+        mine, other = step(workspace, k), Step(workspace, Random(), Protocol(), k)
         assert mine.address == other.address
-    assert step(bench, 50).address != Step(bench, Random(), Protocol(), 50).address
-    assert step(bench, 100).data()["test"].tokens[0].tolist() == [1, MASK, MASK, MASK, MASK, 2]
+    assert step(workspace, 50).address != Step(workspace, Random(), Protocol(), 50).address
+    assert step(workspace, 100).data()["test"].tokens[0].tolist() == [1, MASK, MASK, MASK, MASK, 2]
     assert "explain" not in CALLS
 
 
-def test_random_is_never_recursive(bench: Workspace) -> None:
-    once, again = (Step(bench, Random(), Protocol(recursive=recursive), 50) for recursive in (False, True))
+def test_random_is_never_recursive(workspace: Workspace) -> None:
+    once, again = (Step(workspace, Random(), Protocol(recursive=recursive), 50) for recursive in (False, True))
     assert once.address == again.address
 
 
-def test_the_score_falls_to_chance_exactly_when_the_evidence_is_gone(bench: Workspace) -> None:
-    scores = [step(bench, k).score().score for k in (0, 25, 50, 100)]
+def test_the_score_falls_to_chance_exactly_when_the_evidence_is_gone(workspace: Workspace) -> None:
+    scores = [step(workspace, k).score().score for k in (0, 25, 50, 100)]
     assert scores == [1.0, 1.0, 0.5, 0.5]
 
 
-def test_a_second_time_everything_is_found(bench: Workspace) -> None:
-    step(bench, 50).score()
+def test_a_second_time_everything_is_found(workspace: Workspace) -> None:
+    step(workspace, 50).score()
     before = list(CALLS)
-    again = Workspace(bench.store, bench.recipe, bench.seed)
+    again = Workspace(workspace.store, workspace.task_config, workspace.seed)
     assert step(again, 50).score().score == 0.5
     assert before == CALLS
 
 
-def test_the_step_size_is_part_of_what_a_step_is(bench: Workspace) -> None:
-    assert step(bench, 50, size=25).address != step(bench, 50, size=50).address
+def test_the_step_size_is_part_of_what_a_step_is(workspace: Workspace) -> None:
+    assert step(workspace, 50, size=25).address != step(workspace, 50, size=50).address
 
 
-def test_a_long_chain_has_a_name_at_once(bench: Workspace) -> None:
-    assert len(step(bench, 99, size=1).address[1]) == 16
+def test_a_long_chain_has_a_name_at_once(workspace: Workspace) -> None:
+    assert len(step(workspace, 99, size=1).address[1]) == 16
 
 
-def test_count_masks_so_many_tokens(bench: Workspace) -> None:
-    masks = step(bench, 3, strategy="count", size=1).masks()["train"]
+def test_count_masks_so_many_tokens(workspace: Workspace) -> None:
+    masks = step(workspace, 3, strategy="count", size=1).masks()["train"]
     assert masks.sum(dim=1).tolist() == [3] * 8
 
 
-def test_signed_importances_spare_what_speaks_against_the_outcome(bench: Workspace) -> None:
-    absolute, signed = (Step(bench, Weight(), Protocol(absolute=absolute), 50) for absolute in (True, False))
+def test_signed_importances_spare_what_speaks_against_the_outcome(workspace: Workspace) -> None:
+    absolute, signed = (Step(workspace, Weight(), Protocol(absolute=absolute), 50) for absolute in (True, False))
     assert absolute.address != signed.address
 
 
-def test_a_task_without_a_mask_token_says_so(bench: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_without_a_mask_token_says_so(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TableTask, "mask_token", None)
     with pytest.raises(TaskError, match="no mask token"):
-        step(bench, 50).data()
+        step(workspace, 50).data()
 
 
 @pytest.mark.parametrize(
     "evaluation", [Roar(amounts=(0, 25, 50, 75, 100)), RecursiveRoar(amounts=(0, 25, 50, 75, 100))]
 )
-def test_the_evaluation_yields_the_curve_and_its_areas(bench: Workspace, evaluation: Roar | RecursiveRoar) -> None:
-    records = list(evaluation.run(Weight(), bench))
+def test_the_evaluation_yields_the_curve_and_its_areas(workspace: Workspace, evaluation: Roar | RecursiveRoar) -> None:
+    records = list(evaluation.run(Weight(), workspace))
     curve = [(record.at, record.value) for record in records if record.metric.endswith("_score")]
     assert curve == [(0.0, 1.0), (25.0, 1.0), (50.0, 0.5), (75.0, 0.5), (100.0, 0.5)]
     found = {record.metric.rpartition("roar_")[2]: record.value for record in records}
     assert found["racu"] == pytest.approx(found["area"] / found["area_possible"])
 
 
-def test_a_curve_by_count_has_a_name_of_its_own_and_no_areas(bench: Workspace) -> None:
-    records = list(RecursiveRoar(strategy="count", amounts=(0, 1, 2)).run(Weight(), bench))
+def test_a_curve_by_count_has_a_name_of_its_own_and_no_areas(workspace: Workspace) -> None:
+    records = list(RecursiveRoar(strategy="count", amounts=(0, 1, 2)).run(Weight(), workspace))
     assert [(record.metric, record.at) for record in records] == [
         ("recursive_roar_count_score", float(count)) for count in (0, 1, 2)
     ]
@@ -224,9 +224,9 @@ def test_a_curve_of_shares_ends_where_all_is_masked(amounts: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize(("k", "strategy"), [(-1, "count"), (-1, "quantile"), (101, "quantile")])
-def test_what_cannot_be_masked_is_refused(bench: Workspace, k: int, strategy: Strategy) -> None:
+def test_what_cannot_be_masked_is_refused(workspace: Workspace, k: int, strategy: Strategy) -> None:
     with pytest.raises(ConfigError, match=f"{k} cannot be masked"):
-        Step(bench, Weight(), Protocol(strategy=strategy), k)
+        Step(workspace, Weight(), Protocol(strategy=strategy), k)
 
 
 def test_a_recursive_step_goes_somewhere() -> None:
@@ -234,27 +234,27 @@ def test_a_recursive_step_goes_somewhere() -> None:
         Protocol(recursive=True, step_size=0)
 
 
-def test_the_parts_make_all_that_the_evaluation_needs(bench: Workspace) -> None:
+def test_the_parts_make_all_that_the_evaluation_needs(workspace: Workspace) -> None:
     evaluation = RecursiveRoar(amounts=(0, 25, 50, 75, 100))
-    for part in evaluation.parts(Weight(), bench):
-        part.make()
-        assert bench.store.has(*part.address)
+    for part in evaluation.parts(Weight(), workspace):
+        part.run()
+        assert workspace.store.has(*part.address)
     before = list(CALLS)
-    list(evaluation.run(Weight(), bench))
+    list(evaluation.run(Weight(), workspace))
     assert before == CALLS
 
 
 @pytest.mark.parametrize("amounts", [(), (0, 20, 30, 65, 100)])
-def test_a_part_stands_after_what_it_needs(bench: Workspace, amounts: tuple[int, ...]) -> None:
-    made = {("task", bench.task_digest())}
-    for part in RecursiveRoar(amounts=amounts).parts(Weight(), bench):
+def test_a_part_stands_after_what_it_needs(workspace: Workspace, amounts: tuple[int, ...]) -> None:
+    made = {("task", workspace.task_digest())}
+    for part in RecursiveRoar(amounts=amounts).parts(Weight(), workspace):
         assert set(part.needs) <= made, part.label
         made.add(part.address)
 
 
-def test_a_step_is_called_by_what_it_does(bench: Workspace) -> None:
+def test_a_step_is_called_by_what_it_does(workspace: Workspace) -> None:
     protocol = Protocol(recursive=True, step_size=25)
-    labels = [Step(bench, Weight(), protocol, k).label.partition(", seed 0, ")[::2] for k in (0, 50, 100)]
+    labels = [Step(workspace, Weight(), protocol, k).label.partition(", seed 0, ")[::2] for k in (0, 50, 100)]
     assert [(first.partition(" ")[0], what) for first, what in labels] == [
         ("score", "nothing masked"),
         ("train", "50 % masked by weight, recursively"),

@@ -1,4 +1,4 @@
-"""An `Engine` says who runs the graph's nodes; the loop that gives nodes to workers is the same for all."""
+"""An `Executor` says who runs the graph's nodes; the loop that gives nodes to workers is the same for all."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffmask.experiments.executors.job import Failure, Job, Outcome
-from diffmask.experiments.executors.progress import LogView, View
-from diffmask.experiments.executors.schedule import Schedule, Verdict
-from diffmask.experiments.experiment import Address, Node
+from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome
+from diffmask.experiments.executors.progress import LogView, ProgressView
+from diffmask.experiments.executors.schedule import FailedNode, NodeSchedule
 from diffmask.results.records import Record
+from diffmask.workspace.node import Address, Node
 
 
 class Workers(ABC):
@@ -25,7 +25,7 @@ class Workers(ABC):
         """Give a job to one that is free."""
 
     @abstractmethod
-    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+    def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         """Jobs that ended since last asked; waits a moment where there are none."""
 
 
@@ -35,11 +35,11 @@ class RunResult:
 
     records: list[Record]
     """Of every finished node, in the order of the graph, whoever was finished first."""
-    failures: list[Verdict]
+    failures: list[FailedNode]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine(ABC):
+class Executor(ABC):
     """Who runs the nodes."""
 
     @property
@@ -51,12 +51,12 @@ class Engine(ABC):
     def working(self, folder: Path, jobs: int) -> AbstractContextManager[Workers]:
         """Workers for at most so many jobs, for the length of a block."""
 
-    def run(self, nodes: Sequence[Node], folder: Path, view: View | None = None) -> RunResult:
+    def run(self, nodes: Sequence[Node], folder: Path, view: ProgressView | None = None) -> RunResult:
         """Run what is missing and skip what is done; what fails is tried again, then left out with what needs it.
 
         `folder` gets a log a node and the outcomes, by which a second run goes on where this one ended.
         """
-        schedule = schedule_of(nodes, folder)
+        schedule = make_schedule(nodes, folder)
         with (view or LogView()).showing(schedule, folder, self.size) as shown:
             if not schedule.is_over:
                 with self.working(folder, len(schedule.waiting)) as workers:
@@ -65,16 +65,16 @@ class Engine(ABC):
         return RunResult(records, list(schedule.given_up.values()))
 
 
-def schedule_of(nodes: Sequence[Node], folder: Path) -> Schedule:
+def make_schedule(nodes: Sequence[Node], folder: Path) -> NodeSchedule:
     """The nodes' schedule, with what is done already."""
-    schedule = Schedule(nodes)
+    schedule = NodeSchedule(nodes)
     for node in schedule.nodes:
         if (outcome := Job(node, folder).outcome()) is not None:
             schedule.outcomes[node.address] = outcome
     return schedule
 
 
-def _drive(schedule: Schedule, workers: Workers, folder: Path, view: View) -> None:
+def _drive(schedule: NodeSchedule, workers: Workers, folder: Path, view: ProgressView) -> None:
     while not schedule.is_over:
         free = workers.count() - len(schedule.running)
         for node in schedule.ready()[: max(free, 0)]:
@@ -86,6 +86,6 @@ def _drive(schedule: Schedule, workers: Workers, folder: Path, view: View) -> No
             view.ended(schedule[address], result)
 
 
-def _records(schedule: Schedule, node: Node) -> Sequence[Record]:
+def _records(schedule: NodeSchedule, node: Node) -> Sequence[Record]:
     outcome = schedule.outcomes.get(node.address)
     return outcome.records if outcome else ()

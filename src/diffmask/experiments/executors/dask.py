@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.errors import EngineError, ExtraError
-from diffmask.experiments.executors.base import Engine, Workers
-from diffmask.experiments.executors.job import Failure, Job, Outcome, perform
+from diffmask.experiments.executors.base import Executor, Workers
+from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome, run_job
 from diffmask.experiments.executors.local import cores, one_thread_for_children
-from diffmask.experiments.experiment import Address
+from diffmask.workspace.node import Address
 
 MOMENT = 0.1
 """Seconds between two looks at what has ended."""
@@ -41,9 +41,9 @@ class _Cluster(Workers):
         self._attempts += 1
         # A name of its own for each attempt: dask would otherwise hand out what the failed one left.
         key = f"{'-'.join(job.node.address)}-{self._attempts}"
-        self._futures[job.node.address] = self._client.submit(perform, job, key=key, pure=False)
+        self._futures[job.node.address] = self._client.submit(run_job, job, key=key, pure=False)
 
-    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+    def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         if self._client.status != "running":
             raise EngineError("the dask scheduler is gone; start the run again and it goes on")
         found = [(address, future) for address, future in self._futures.items() if future.done()]
@@ -54,22 +54,22 @@ class _Cluster(Workers):
         return [(address, _result(future)) for address, future in found]
 
 
-def _result(future: Any) -> Outcome | Failure:
-    """What the job gave; `perform` raises nothing, so that an error is dask's: a worker that died or cannot read."""
+def _result(future: Any) -> NodeOutcome | NodeFailure:
+    """What the job gave; `run_job` raises nothing, so that an error is dask's: a worker that died or cannot read."""
     from distributed import KilledWorker
 
     if future.status == "finished":
         return future.result()
     error = future.exception() if future.status == "error" else None
     if isinstance(error, KilledWorker):
-        return Failure(f"the worker at {error.last_worker.address} died", lost=True)
+        return NodeFailure(f"the worker at {error.last_worker.address} died", lost=True)
     if error is None:
-        return Failure(f"dask lost the job ({future.status})", lost=True)
-    return Failure(f"not begun: {type(error).__name__}: {error}")
+        return NodeFailure(f"dask lost the job ({future.status})", lost=True)
+    return NodeFailure(f"not begun: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnDask(Engine):
+class DaskExecutorBase(Executor):
     """An engine whose workers a dask scheduler knows."""
 
     @contextmanager
@@ -119,7 +119,7 @@ def _log_of_dask(file: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dask(OnDask):
+class DaskExecutor(DaskExecutorBase):
     """Nodes on a dask cluster."""
 
     address: str | None = None
@@ -149,7 +149,7 @@ class Dask(OnDask):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm(OnDask):
+class SlurmExecutor(DaskExecutorBase):
     """Nodes on workers that are Slurm jobs; a job that ends early is replaced."""
 
     queue: str | None = None

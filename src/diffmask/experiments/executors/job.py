@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from diffmask.core.training import single_threaded
-from diffmask.experiments.experiment import Node
 from diffmask.results.records import Record, record_from, write_json
+from diffmask.workspace.node import Node
 
 
 @dataclass(frozen=True)
-class Outcome:
+class NodeOutcome:
     """What a finished node leaves: its numbers, and how long it took."""
 
     records: tuple[Record, ...]
@@ -27,7 +27,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Failure:
+class NodeFailure:
     """Why a node was not finished."""
 
     why: str
@@ -52,17 +52,17 @@ class Job:
         """Where its outcome is kept."""
         return self.folder / "outcomes" / f"{'-'.join(self.node.address)}.json"
 
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> NodeOutcome | None:
         """The outcome, if the node is done and what it made is still there."""
         try:
             kept = json.loads(self.outcome_file.read_text())
-            found = Outcome(tuple(map(record_from, kept["records"])), kept["seconds"], tuple(kept["warned"]))
+            found = NodeOutcome(tuple(map(record_from, kept["records"])), kept["seconds"], tuple(kept["warned"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return found if self.node.is_done() else None
 
 
-def perform(job: Job) -> Outcome | Failure:
+def run_job(job: Job) -> NodeOutcome | NodeFailure:
     """Do the job on one thread and keep its outcome; an error is written to its log and told, not raised.
 
     One thread for all engines: sums on two round otherwise than on one, and the same seed must give the same bits.
@@ -75,9 +75,9 @@ def perform(job: Job) -> Outcome | Failure:
         except Exception as error:
             traceback.print_exc()
             said = str(error).strip().splitlines() or ["(nothing said)"]
-            return Failure(f"{type(error).__name__}: {said[0]}")
+            return NodeFailure(f"{type(error).__name__}: {said[0]}")
         told = tuple(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in warned))
-    outcome = Outcome(records, seconds, told)
+    outcome = NodeOutcome(records, seconds, told)
     write_json(job.outcome_file, asdict(outcome))
     return outcome
 

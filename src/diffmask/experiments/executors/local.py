@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.errors import ConfigError, nearest
-from diffmask.experiments.executors.base import Engine, Workers
-from diffmask.experiments.executors.job import Failure, Job, Outcome, perform
-from diffmask.experiments.experiment import Address
+from diffmask.experiments.executors.base import Executor, Workers
+from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome, run_job
+from diffmask.workspace.node import Address
 
 
 class _Here(Workers):
@@ -36,13 +36,13 @@ class _Here(Workers):
     def start(self, job: Job) -> None:
         self._started.append(job)
 
-    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+    def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         job = self._started.pop()
-        return [(job.node.address, perform(job))]
+        return [(job.node.address, run_job(job))]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serial(Engine):
+class SerialExecutor(Executor):
     """One node after the other, in this process."""
 
     @property
@@ -78,9 +78,9 @@ def _work(connection: Connection) -> None:
         except EOFError:
             return
         except Exception as error:
-            connection.send(Failure(f"the worker cannot read the job: {type(error).__name__}: {error}"))
+            connection.send(NodeFailure(f"the worker cannot read the job: {type(error).__name__}: {error}"))
         else:
-            connection.send(perform(job))
+            connection.send(run_job(job))
 
 
 def _end_with_the_driver() -> None:
@@ -100,13 +100,13 @@ class _Worker:
         theirs.close()
         self.job: Job | None = None
 
-    def result(self) -> Outcome | Failure:
+    def result(self) -> NodeOutcome | NodeFailure:
         """What it sends; a worker that died sends nothing."""
         try:
             return self.connection.recv()
         except (EOFError, ConnectionError):
             self.process.join()
-            return Failure(f"the worker died ({_death(self.process.exitcode)})", lost=True)
+            return NodeFailure(f"the worker died ({_death(self.process.exitcode)})", lost=True)
 
     def end(self) -> None:
         """End the process: an idle one by itself, at once whatever it does."""
@@ -123,7 +123,7 @@ class _Pool(Workers):
     def __init__(self, context: BaseContext, size: int) -> None:
         self._context = context
         self._workers = [_Worker(context) for _ in range(size)]
-        self._refused: list[tuple[Address, Outcome | Failure]] = []
+        self._refused: list[tuple[Address, NodeOutcome | NodeFailure]] = []
 
     def count(self) -> int:
         return len(self._workers)
@@ -137,9 +137,9 @@ class _Pool(Workers):
             return  # It died while it was idle; `ended` notices.
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             worker.job = None
-            self._refused.append((job.node.address, Failure(f"cannot be sent to a worker: {error}")))
+            self._refused.append((job.node.address, NodeFailure(f"cannot be sent to a worker: {error}")))
 
-    def ended(self) -> list[tuple[Address, Outcome | Failure]]:
+    def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         found, self._refused = self._refused, []
         busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
         for connection in wait(list(busy), timeout=0 if found else MOMENT):
@@ -160,7 +160,7 @@ class _Pool(Workers):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Processes(Engine):
+class ProcessExecutor(Executor):
     """Nodes in parallel on the cores of this machine."""
 
     workers: int = field(default_factory=cores)
@@ -208,18 +208,20 @@ def _death(code: int) -> str:
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
-NAMES = ("serial", "processes", "dask", "slurm")
-
-
-def engine_named(name: str, choices: Mapping[str, Any]) -> Engine:
+def make_executor(name: str, choices: Mapping[str, Any]) -> Executor:
     """The engine of that name; choices that are none are left at their defaults, those that are not its own refused."""
     from dataclasses import fields
 
-    from diffmask.experiments.executors.dask import Dask, Slurm
+    from diffmask.experiments.executors.dask import DaskExecutor, SlurmExecutor
 
-    engines: dict[str, type[Engine]] = dict(zip(NAMES, (Serial, Processes, Dask, Slurm), strict=True))
+    engines: dict[str, type[Executor]] = {
+        "serial": SerialExecutor,
+        "processes": ProcessExecutor,
+        "dask": DaskExecutor,
+        "slurm": SlurmExecutor,
+    }
     if name not in engines:
-        raise ConfigError(f"there is no engine '{name}'; {nearest(name, NAMES)}")
+        raise ConfigError(f"there is no engine '{name}'; {nearest(name, engines)}")
     made = {key: value for key, value in choices.items() if value is not None}
     known = {field.name for field in fields(engines[name])}
     for key in made:

@@ -23,9 +23,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from diffmask.experiments.executors.job import Failure, Job, Outcome
-from diffmask.experiments.executors.schedule import Schedule
-from diffmask.experiments.experiment import Address, Node
+from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome
+from diffmask.experiments.executors.schedule import NodeSchedule
+from diffmask.workspace.node import Address, Node
 
 PLURALS = {
     "task": "trainings",
@@ -37,7 +37,7 @@ PLURALS = {
 
 
 @dataclass(frozen=True)
-class Plan:
+class ProgressEstimate:
     """What there is to do and what of it is done."""
 
     total: Counter[str]
@@ -63,7 +63,7 @@ class Plan:
         return f"about {duration(self.seconds)} to go{without}"
 
 
-def plan_of(schedule: Schedule, workers: int) -> Plan:
+def estimate_progress(schedule: NodeSchedule, workers: int) -> ProgressEstimate:
     """What the schedule has left for so many workers; nodes that run now count as still to be run."""
     left = [
         node
@@ -74,7 +74,7 @@ def plan_of(schedule: Schedule, workers: int) -> Plan:
     expected = {node.address: speeds.get(_without_seed(node), speeds.get(node.address[0])) for node in left}
     known = {address: seconds for address, seconds in expected.items() if seconds is not None}
     rest = max(sum(known.values()) / workers, _longest_chain(left, known)) if known else None
-    return Plan(
+    return ProgressEstimate(
         Counter(node.address[0] for node in schedule.nodes),
         Counter(kind for kind, _ in schedule.outcomes),
         rest,
@@ -93,7 +93,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
-def _speeds(schedule: Schedule) -> dict[str, float]:
+def _speeds(schedule: NodeSchedule) -> dict[str, float]:
     """Mean seconds of finished nodes: by what they do, whatever the seed, and by kind."""
     found: dict[str, list[float]] = defaultdict(list)
     for address, outcome in schedule.outcomes.items():
@@ -117,12 +117,12 @@ def _longest_chain(left: list[Node], known: dict[Address, float]) -> float:
 logger = logging.getLogger(__name__)
 
 
-class View(ABC):
+class ProgressView(ABC):
     """Told of everything that happens in a run."""
 
     @abstractmethod
     @contextmanager
-    def showing(self, schedule: Schedule, folder: Path, workers: int) -> Iterator[Self]:
+    def showing(self, schedule: NodeSchedule, folder: Path, workers: int) -> Iterator[Self]:
         """Show the run within this block."""
         yield self
 
@@ -131,33 +131,33 @@ class View(ABC):
         """A worker has it."""
 
     @abstractmethod
-    def ended(self, node: Node, result: Outcome | Failure) -> None:
+    def ended(self, node: Node, result: NodeOutcome | NodeFailure) -> None:
         """It is done, or was tried in vain; the schedule knows about it."""
 
 
-class LogView(View):
+class LogView(ProgressView):
     """A line for everything that ends."""
 
     @contextmanager
-    def showing(self, schedule: Schedule, folder: Path, workers: int) -> Iterator[Self]:
+    def showing(self, schedule: NodeSchedule, folder: Path, workers: int) -> Iterator[Self]:
         """Say what there is to do, then what is done."""
         self._schedule, self._folder = schedule, folder
-        for line in plan_of(schedule, workers).lines():
+        for line in estimate_progress(schedule, workers).lines():
             logger.info("%s", line)
         yield self
 
     def started(self, node: Node) -> None:
         """Nothing: lines are for what ends."""
 
-    def ended(self, node: Node, result: Outcome | Failure) -> None:
+    def ended(self, node: Node, result: NodeOutcome | NodeFailure) -> None:
         """How long it took, or why it failed and where its log is."""
         for line in ending(self._schedule, node, result, self._folder):
-            logger.log(logging.INFO if isinstance(result, Outcome) else logging.WARNING, "%s", line)
+            logger.log(logging.INFO if isinstance(result, NodeOutcome) else logging.WARNING, "%s", line)
 
 
-def ending(schedule: Schedule, node: Node, result: Outcome | Failure, folder: Path) -> Iterator[str]:
+def ending(schedule: NodeSchedule, node: Node, result: NodeOutcome | NodeFailure, folder: Path) -> Iterator[str]:
     """The lines that say how a node ended."""
-    if isinstance(result, Outcome):
+    if isinstance(result, NodeOutcome):
         took = "was there" if result.seconds is None else f"{result.seconds:.1f} s"
         yield f"{node.label}: {took} ({len(schedule.outcomes)} of {len(schedule.nodes)})"
         yield from (f"{node.label}: {warning}" for warning in result.warned)
@@ -172,17 +172,17 @@ NEXT = 4
 """Lines of what waits."""
 
 
-class LiveView(View):
+class LiveView(ProgressView):
     """A table that is drawn again and again; failures and warnings stay above it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
     @contextmanager
-    def showing(self, schedule: Schedule, folder: Path, workers: int) -> Iterator[Self]:
+    def showing(self, schedule: NodeSchedule, folder: Path, workers: int) -> Iterator[Self]:
         """Draw until the block ends."""
         self._schedule, self._folder, self._workers = schedule, folder, workers
-        for line in plan_of(schedule, workers).lines():
+        for line in estimate_progress(schedule, workers).lines():
             self.console.print(line, highlight=False)
         with Live(
             get_renderable=lambda: drawing(schedule, workers),
@@ -197,14 +197,14 @@ class LiveView(View):
     def started(self, node: Node) -> None:
         """Nothing: the table shows it."""
 
-    def ended(self, node: Node, result: Outcome | Failure) -> None:
+    def ended(self, node: Node, result: NodeOutcome | NodeFailure) -> None:
         """What failed or was warned of is said at once, and stays."""
-        if isinstance(result, Failure) or result.warned:
+        if isinstance(result, NodeFailure) or result.warned:
             for line in ending(self._schedule, node, result, self._folder):
-                self.console.print(Text(line, style="red" if isinstance(result, Failure) else ""))
+                self.console.print(Text(line, style="red" if isinstance(result, NodeFailure) else ""))
 
 
-def drawing(schedule: Schedule, workers: int) -> Group:
+def drawing(schedule: NodeSchedule, workers: int) -> Group:
     """The run as it stands."""
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
@@ -220,6 +220,6 @@ def drawing(schedule: Schedule, workers: int) -> Group:
         table.add_row("failed", Text(f"{verdict.node.label}: {verdict.why}", style="red"), "")
     counts = (
         f"{len(schedule.outcomes)} of {len(schedule.nodes)} done, {len(schedule.running)} run, {len(waiting)} wait, "
-        f"{len(schedule.given_up)} failed; {plan_of(schedule, workers).forecast()}"
+        f"{len(schedule.given_up)} failed; {estimate_progress(schedule, workers).forecast()}"
     )
     return Group(Text(counts, style="bold"), table)

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from diffmask.errors import ConfigError
-from diffmask.experiments.executors.job import Failure, Outcome
-from diffmask.experiments.experiment import Address, Node
+from diffmask.experiments.executors.job import NodeFailure, NodeOutcome
+from diffmask.workspace.node import Address, Node
 
-TRIES = 3
+MAX_ATTEMPTS = 3
 """How often a node may fail before it is given up: once, and two retries."""
-LIVES = 5
+MAX_WORKER_DEATHS = 5
 """How many workers may die over a node before it is thought to kill them."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailedNode:
     """A node that was given up, and why."""
 
     node: Node
@@ -29,22 +29,22 @@ class _Attempts:
     failed: int = 0
     lost: int = 0
 
-    def count(self, failure: Failure) -> bool:
+    def count(self, failure: NodeFailure) -> bool:
         """Add a failure; whether the node is to be given up."""
         self.lost += failure.lost
         self.failed += not failure.lost
-        return self.failed >= TRIES or self.lost >= LIVES
+        return self.failed >= MAX_ATTEMPTS or self.lost >= MAX_WORKER_DEATHS
 
 
 @dataclass
-class Schedule:
+class NodeSchedule:
     """Nodes in their order, each run after those it needs; nodes that need nothing of each other in any order."""
 
     nodes: Sequence[Node]
-    outcomes: dict[Address, Outcome] = field(default_factory=dict)
+    outcomes: dict[Address, NodeOutcome] = field(default_factory=dict)
     running: dict[Address, float] = field(default_factory=dict)
     """When each node that runs was started, by the monotonic clock."""
-    given_up: dict[Address, Verdict] = field(default_factory=dict)
+    given_up: dict[Address, FailedNode] = field(default_factory=dict)
     _attempts: dict[Address, _Attempts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -87,20 +87,20 @@ class Schedule:
         """A worker has it."""
         self.running[node.address] = time.monotonic()
 
-    def settle(self, address: Address, result: Outcome | Failure) -> None:
+    def settle(self, address: Address, result: NodeOutcome | NodeFailure) -> None:
         """A worker gave it back: done, to be tried again, or given up with all that builds on it."""
         del self.running[address]
-        if isinstance(result, Outcome):
+        if isinstance(result, NodeOutcome):
             self.outcomes[address] = result
         elif self._attempts.setdefault(address, _Attempts()).count(result):
-            self._give_up(address, Verdict(self[address], result.why))
+            self._give_up(address, FailedNode(self[address], result.why))
 
-    def _give_up(self, address: Address, verdict: Verdict) -> None:
+    def _give_up(self, address: Address, verdict: FailedNode) -> None:
         self.given_up[address] = verdict
         for other, needs in self._needs.items():
             if address in needs and other not in self.given_up:
                 why = f"builds on what failed: {self[address].label}"
-                self._give_up(other, Verdict(self[other], why, after=verdict.after or address))
+                self._give_up(other, FailedNode(self[other], why, after=verdict.after or address))
 
 
 def _refuse_circles(needs: Mapping[Address, Sequence[Address]]) -> None:

@@ -148,7 +148,7 @@ def permuted_score(step: Step) -> float:
 
     Above the majority class, the masks themselves carry the class from the explained to the retrained model.
     """
-    seed, task = step.bench.seed, step.bench.task()
+    seed, task = step.workspace.seed, step.workspace.task()
     shuffled = task.retrain(permuted(task.data, seed), seed)
     explainer = step.method.fit(shuffled, seed)
     scores = {split: step.ranked(explainer(batch, batch.target).scores) for split, batch in shuffled.data.items()}
@@ -167,7 +167,7 @@ FINDINGS = ("data", "synthetic", "sparsity", "answers", "riemann", "lengths", "l
 class RoarAnalysis:
     """A model, the measures that explain it, and how much of the data is looked at."""
 
-    bench: Workspace
+    workspace: Workspace
     methods: Sequence[Method]
     rows: int = 200
     """Validation rows whose importances are looked at."""
@@ -186,7 +186,7 @@ class RoarAnalysis:
 
     def task(self) -> WordClassification:
         """The unmasked task."""
-        found = self.bench.task()
+        found = self.workspace.task()
         if not isinstance(found, WordClassification):
             raise TaskError(f"{type(found).__name__} is not a task of words, which these analyses are of")
         return found
@@ -211,7 +211,7 @@ class RoarAnalysis:
         task, batch = self.task(), self._some()
         held = []
         for method in self.methods:
-            scores = Step(self.bench, method, Protocol(), 0).importances()["valid"][: len(batch)]
+            scores = Step(self.workspace, method, Protocol(), 0).importances()["valid"][: len(batch)]
             held.append(sparsity(scores[:, : batch.tokens.shape[1]], task.primary(batch), [s / 100 for s in SHARES]))
         return self._by_share("sparsity", "Share of all importance that the most important tokens hold", held)
 
@@ -226,7 +226,7 @@ class RoarAnalysis:
         answer = (test.tokens == word[:, None]) & test.token_inputs["evidence"].bool()
         found = []
         for method in self.methods:
-            masks = [Step(self.bench, method, Protocol(), share).masks()["test"] for share in SHARES]
+            masks = [Step(self.workspace, method, Protocol(), share).masks()["test"] for share in SHARES]
             found.append([float((masked & answer).any(dim=1)[answer.any(dim=1)].double().mean()) for masked in masks])
         return self._by_share(
             "answers", "Share of the texts whose answer is masked, by the unmasked model's importances", found
@@ -263,7 +263,7 @@ class RoarAnalysis:
 
     def lengths(self) -> ResultTable:
         """Whether lengths, and questions, tell the class where every token is masked."""
-        step = Step(self.bench, self.methods[0], Protocol(), 100)
+        step = Step(self.workspace, self.methods[0], Protocol(), 100)
         rows = (("a model trained on masks", step.score().score), ("the most frequent class", self._majority()))
         return ResultTable(name="lengths", title="All tokens masked", headings=("who answers", "score"), rows=rows)
 
@@ -271,7 +271,7 @@ class RoarAnalysis:
         """Whether masks tell the class: to a classifier of their places, and on classes dealt out at random."""
         found = []
         for method, name in zip(self.methods, self._names(), strict=True):
-            step = Step(self.bench, method, Protocol(), self.k)
+            step = Step(self.workspace, method, Protocol(), self.k)
             places = mask_position_leak(step.masks(), self.task().data)
             found.append((name, places, permuted_score(step), self._majority()))
         return ResultTable(
@@ -283,7 +283,7 @@ class RoarAnalysis:
 
     def example(self, row: int = 0) -> str:
         """One text, its importances as shades, and what is masked; LaTeX."""
-        return masking_example(Step(self.bench, self.methods[0], Protocol(), 0), row)
+        return masking_example(Step(self.workspace, self.methods[0], Protocol(), 0), row)
 
     def _names(self) -> tuple[str, ...]:
         """The measures' names."""

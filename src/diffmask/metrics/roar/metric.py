@@ -20,7 +20,7 @@ from diffmask.metrics.roar.step import Importances, Protocol, Score, Step
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.racu import Areas, areas
 from diffmask.results.records import Record
-from diffmask.workspace.node import Part
+from diffmask.workspace.node import Node
 from diffmask.workspace.workspace import Workspace
 
 
@@ -66,29 +66,29 @@ class RemoveAndRetrain(Metric, ABC):
             absolute=self.absolute,
         )
 
-    def steps(self, method: Method, bench: Workspace) -> list[Step]:
+    def steps(self, method: Method, workspace: Workspace) -> list[Step]:
         """One for each point of the curve."""
-        return [Step(bench, method, self.protocol(), k) for k in self.points]
+        return [Step(workspace, method, self.protocol(), k) for k in self.points]
 
-    def parts(self, method: Method, bench: Workspace) -> list[Part]:
+    def parts(self, method: Method, workspace: Workspace) -> list[Node]:
         """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
-        found: dict[tuple[str, str], Part] = {}
+        found: dict[tuple[str, str], Node] = {}
         for chosen in (Random(), method):
-            steps = {step.k: step for point in self.steps(chosen, bench) for step in point.lineage()}
-            for part in (Importances(bench, Step(bench, chosen, self.protocol(), 0)), *steps.values()):
+            steps = {step.k: step for point in self.steps(chosen, workspace) for step in point.lineage()}
+            for part in (Importances(workspace, Step(workspace, chosen, self.protocol(), 0)), *steps.values()):
                 found.setdefault(part.address, part)
         return list(found.values())
 
-    def run(self, method: Method, bench: Workspace) -> Iterator[Record]:
+    def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """The curve, then its areas; a random one has none, nor one by count, which may end before all is masked."""
-        curve = [step.score() for step in self.steps(method, bench)]
+        curve = [step.score() for step in self.steps(method, workspace)]
         counted = self.strategy == "count"
         metric = f"{self.variant}_count_score" if counted else f"{self.variant}_score"
         for k, point in zip(self.points, curve, strict=True):
-            yield self._record(method, bench, metric, point.score, point.rows, at=float(k))
+            yield self._record(method, workspace, metric, point.score, point.rows, at=float(k))
         if method.name == "random" or counted:
             return
-        random = [step.score() for step in self.steps(Random(), bench)]
+        random = [step.score() for step in self.steps(Random(), workspace)]
         found = self.areas([point.score for point in curve], [point.score for point in random])
         by_row = self._by_row(curve, random, found.denominator)
         for metric, value in (
@@ -97,7 +97,7 @@ class RemoveAndRetrain(Metric, ABC):
             ("area", found.absolute),
             ("area_possible", found.denominator),
         ):
-            record = self._record(method, bench, f"{self.variant}_{metric}", value, curve[0].rows)
+            record = self._record(method, workspace, f"{self.variant}_{metric}", value, curve[0].rows)
             yield replace(record, per_row=by_row) if metric == "racu" else record
 
     def _by_row(self, curve: Sequence[Score], random: Sequence[Score], possible: float) -> tuple[float, ...]:
@@ -114,17 +114,17 @@ class RemoveAndRetrain(Metric, ABC):
         return areas(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
 
     def _record(
-        self, method: Method, bench: Workspace, metric: str, value: float, rows: int, at: float | None = None
+        self, method: Method, workspace: Workspace, metric: str, value: float, rows: int, at: float | None = None
     ) -> Record:
         return Record(
-            task=bench.recipe.label,
+            task=workspace.task_config.label,
             method=method.label,
             site="",
             metric=metric,
             value=value,
-            seed=bench.seed,
+            seed=workspace.seed,
             rows=rows,
-            digest=bench.run_key(method),
+            digest=workspace.run_key(method),
             at=at,
         )
 

@@ -20,7 +20,8 @@ from diffmask.core.store import Artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, StoreError, TaskError
 from diffmask.metrics.roar.masking import Strategy, most_important, number_to_mask, random_importances, with_masks
-from diffmask.workspace.node import Part
+from diffmask.results.records import Record
+from diffmask.workspace.node import Node
 
 # Splits have sizes of their own: an axis that begins with _ is not compared with others of its name.
 Masks = Mapping[str, Bool[Tensor, "_row _token"]]
@@ -48,7 +49,7 @@ class Protocol:
 
 
 @dataclass(frozen=True)
-class Step(Part):
+class Step(Node):
     """One point of a curve: k tokens, or k percent, masked by a method on a task at a seed."""
 
     method: Method
@@ -70,7 +71,7 @@ class Step(Part):
     def parent(self) -> "Step":
         """The step whose model and data the importances come from."""
         before = self.k - self.protocol.step_size if self.recursive else 0
-        return Step(self.bench, self.method, self.protocol, max(before, 0))
+        return Step(self.workspace, self.method, self.protocol, max(before, 0))
 
     def lineage(self) -> list["Step"]:
         """The steps that are retrained for this one, itself the last: between points far apart there are others."""
@@ -90,7 +91,7 @@ class Step(Part):
     def masked_digest(self) -> str:
         """A name for the masked data; the same for every method where nothing or everything is masked."""
         if self.k == 0 or self.everything:
-            return digest_of(["masked", self.bench.task_digest(), "all" if self.k else "none"])
+            return digest_of(["masked", self.workspace.task_digest(), "all" if self.k else "none"])
         before = self.parent.masked_digest()
         importances = self.parent.importance_digest(before)
         return digest_of(["masked", before, importances, self.protocol.strategy, self.k])
@@ -102,26 +103,26 @@ class Step(Part):
 
     def model_digest(self, masked: str | None = None) -> str:
         """A name for the model trained on the masked data."""
-        return self.bench.task_digest() if self.k == 0 else digest_of(["retrained", masked or self.masked_digest()])
+        return self.workspace.task_digest() if self.k == 0 else digest_of(["retrained", masked or self.masked_digest()])
 
     def masks(self) -> Masks:
         """Where the mask token stands, in each split."""
-        data = self.bench.task().data
+        data = self.workspace.task().data
         if self.k == 0:
             return {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
         if self.everything:
-            return {split: self.bench.task().primary(batch) for split, batch in data.items()}
-        kept = self.bench.store.get_or_make("masked", self.masked_digest(), self._mask)
+            return {split: self.workspace.task().primary(batch) for split, batch in data.items()}
+        kept = self.workspace.store.get_or_make("masked", self.masked_digest(), self._mask)
         return kept.tensors
 
     def _mask(self) -> Artefact:
-        found = self._top(self.parent.importances(), self.bench.task().data, self.parent.masks())
+        found = self._top(self.parent.importances(), self.workspace.task().data, self.parent.masks())
         return Artefact(found, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
 
     def _top(self, scores: Scores, data: Mapping[str, Batch], before: Masks) -> Masks:
         found = {}
         for split, batch in data.items():
-            maskable = self.bench.task().primary(batch)
+            maskable = self.workspace.task().primary(batch)
             number = number_to_mask(maskable, self.k, self.protocol.strategy)
             found[split] = most_important(scores[split], maskable, before[split], number)
         return found
@@ -136,11 +137,11 @@ class Step(Part):
 
     def data(self) -> dict[str, Batch]:
         """The splits with masks in place."""
-        token, data = self._mask_token(), self.bench.task().data
+        token, data = self._mask_token(), self.workspace.task().data
         return {split: with_masks(data[split], masked, token) for split, masked in self.masks().items()}
 
     def _mask_token(self) -> int:
-        task = self.bench.task()
+        task = self.workspace.task()
         if task.mask_token is None:
             raise TaskError(f"{type(task).__name__} has no mask token, which ROAR puts in place of a word")
         return task.mask_token
@@ -148,28 +149,28 @@ class Step(Part):
     def task(self) -> Task:
         """The task on the masked data, with the model trained on it."""
         if self.k == 0:
-            return self.bench.task()
+            return self.workspace.task()
         data = self.data()
 
         def make() -> Artefact:
             start = time.perf_counter()
-            trained = self.bench.task().retrain(data, self.bench.seed)
+            trained = self.workspace.task().retrain(data, self.workspace.seed)
             return Artefact(trained.model.state_dict(), {"seconds": time.perf_counter() - start})
 
-        kept = self.bench.store.get_or_make("retrained", self.model_digest(), make)
-        return with_model(self.bench.task(), kept, data)
+        kept = self.workspace.store.get_or_make("retrained", self.model_digest(), make)
+        return with_model(self.workspace.task(), kept, data)
 
     def importances(self) -> Scores:
         """How important the step's model holds each token of its data; kept, and shared by all that follow."""
-        kept = self.bench.store.get_or_make("importance", self.importance_digest(), self._importances)
+        kept = self.workspace.store.get_or_make("importance", self.importance_digest(), self._importances)
         return kept.tensors
 
     def _importances(self) -> Artefact:
         if self.random:
-            return Artefact(random_importances(self.bench.task().data, self.bench.seed), {})
+            return Artefact(random_importances(self.workspace.task().data, self.workspace.seed), {})
         task = self.task()
         task.require_labels(task.data)
-        explainer = self.method.fit(task, self.bench.seed)
+        explainer = self.method.fit(task, self.workspace.seed)
         found, seconds = {}, {}
         for split, batch in task.data.items():
             start = time.perf_counter()
@@ -195,7 +196,7 @@ class Step(Part):
                 return Artefact({}, {"score": task.quality(test), "rows": len(test)})
             return Artefact({"by_row": by_row}, {"score": float(by_row.mean()), "rows": len(test)})
 
-        kept = self.bench.store.get_or_make(*self.address, make)
+        kept = self.workspace.store.get_or_make(*self.address, make)
         by_row = kept.tensors.get("by_row")
         return Score(**kept.values, by_row=() if by_row is None else tuple(by_row.tolist()))
 
@@ -207,10 +208,10 @@ class Step(Part):
     @property
     def needs(self) -> tuple[tuple[str, str], ...]:
         """The unmasked model; the step before, where importances come from it; else the shared importances."""
-        unmasked = ("task", self.bench.task_digest())
+        unmasked = ("task", self.workspace.task_digest())
         if self.k == 0 or self.everything:
             return (unmasked,)
-        return (unmasked, self.parent.address if self.parent.k else Importances(self.bench, self.parent).address)
+        return (unmasked, self.parent.address if self.parent.k else Importances(self.workspace, self.parent).address)
 
     @property
     def trains(self) -> bool:
@@ -225,7 +226,7 @@ class Step(Part):
     @property
     def label(self) -> str:
         """What is masked, how much of it, and how."""
-        where = f"{self.bench.recipe.label}, seed {self.bench.seed}"
+        where = self.task_label
         if self.k == 0:
             return f"score {where}, nothing masked"
         unit = " %" if self.protocol.strategy == "quantile" else " tokens"
@@ -233,13 +234,14 @@ class Step(Part):
         by = "" if self.everything else f" by {self.method.label}{how}"
         return f"train {where}, {self.k}{unit} masked{by}"
 
-    def make(self) -> None:
-        """Mask, train, score."""
+    def run(self) -> list[Record]:
+        """Mask the data, train on it, and score the model."""
         self.score()
+        return []
 
 
 @dataclass(frozen=True)
-class Importances(Part):
+class Importances(Node):
     """How important a step's model holds every token of its data."""
 
     step: Step
@@ -252,7 +254,7 @@ class Importances(Part):
     @property
     def needs(self) -> tuple[tuple[str, str], ...]:
         """The step's model."""
-        return (("task", self.bench.task_digest()), *(() if self.step.k == 0 else (self.step.address,)))
+        return (("task", self.workspace.task_digest()), *(() if self.step.k == 0 else (self.step.address,)))
 
     @property
     def explained_by(self) -> Method | None:
@@ -262,11 +264,12 @@ class Importances(Part):
     @property
     def label(self) -> str:
         """Whose importances of what."""
-        return f"importances by {self.step.method.label} of {self.bench.recipe.label}, seed {self.bench.seed}"
+        return f"importances by {self.step.method.label} of {self.task_label}"
 
-    def make(self) -> None:
+    def run(self) -> list[Record]:
         """Explain all splits."""
         self.step.importances()
+        return []
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,6 @@ class WrittenExplainer(Explainer):
         return Attribution(written.expand(batch.tokens.shape).clone())
 
 
-def bench_of(task: Task, folder: Path, seed: int = 0) -> Workspace:
+def workspace_of(task: Task, folder: Path, seed: int = 0) -> Workspace:
     """A bench over that very task."""
     return Workspace(Store(folder), Made(task=task), seed)
