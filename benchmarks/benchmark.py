@@ -22,7 +22,7 @@ METHODS = [
     "leave-one-out",
     "diffmask",
 ]
-EVALUATIONS = ["comprehensiveness", {"name": "comprehensiveness", "mode": "delete"}]
+METRICS = ["comprehensiveness", {"name": "comprehensiveness", "mode": "delete"}]
 PROTOTYPE = {
     "random": (0.074, 0.171),
     "gradient": (0.091, 0.149),
@@ -39,13 +39,13 @@ def timed_board(arguments: argparse.Namespace) -> tuple[BenchmarkResult, float]:
     else:
         task = dm.FineTunedTask(data=arguments.data, rows=2000, epochs=1).load(0)
     start = time.perf_counter()
-    board = dm.benchmark(task, METHODS, EVALUATIONS, texts=arguments.texts, out=arguments.out)
+    board = dm.benchmark(task, METHODS, METRICS, texts=arguments.texts, out=arguments.out)
     return board, time.perf_counter() - start
 
 
 def order_rows(board: BenchmarkResult) -> list[tuple[str, tuple[float, ...], tuple[float, float]]]:
     """Method, what was measured by masking, what the prototype found."""
-    masked = [measure.name for measure in board.measures if "delete" not in measure.name][:2]
+    masked = [metric.name for metric in board.metrics if "delete" not in metric.name][:2]
     return [
         (method.name, tuple(method.estimates[name].mean for name in masked), PROTOTYPE[method.name])
         for method in board.methods
@@ -75,7 +75,7 @@ def main() -> None:
     board, seconds = timed_board(arguments)
     expected = board.manifest["forecast_seconds"]
     print(board)
-    print(f"\n{len(board.methods)} methods x {len(board.measures)} measures, {board.manifest['texts']} texts")
+    print(f"\n{len(board.methods)} methods x {len(board.metrics)} measures, {board.manifest['texts']} texts")
     reached = "yes" if seconds <= 60 * MOST_MINUTES else "NO"
     print(f"time: {seconds / 60:.1f} min (must be <= {MOST_MINUTES}: {reached})")
     ratio = board.manifest["seconds"] / max(expected, 1e-9)

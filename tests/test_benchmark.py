@@ -13,7 +13,7 @@ import diffmask as dm
 from diffmask.benchmarking.benchmark import PART_ROWS
 from diffmask.benchmarking.config import BenchmarkConfig, sorted_choices
 from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, rehearsal, within_budget
-from diffmask.benchmarking.result_builder import agreement_table, measure_names
+from diffmask.benchmarking.result_builder import agreement_table, describe_metrics
 from diffmask.core.store import Store
 from diffmask.errors import ConfigError, InputError
 from diffmask.experiments.experiment import MeasureNode
@@ -56,7 +56,7 @@ def folder(task: CountingTask, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_the_board_has_every_method_and_a_random_order(folder: Path) -> None:
     board = BenchmarkResult.load(folder)
     assert [method.name for method in board.methods] == ["random", "gradient", "diffmask", "leave-one-out"]
-    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    assert [metric.name for metric in board.metrics] == ["comprehensiveness", "sufficiency"]
     assert all(set(method.estimates) == {"comprehensiveness", "sufficiency"} for method in board.methods)
     assert all(method.estimates["sufficiency"].rows == 40 for method in board.methods)
     assert len(board.comparisons) == 12
@@ -137,8 +137,8 @@ def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Pat
     first = forecast(plan, [workspace])
     assert all(value > 0 for value in first.by_part.values())
     workspace.explained(plan.methods[2], "test")
-    for evaluation in plan.evaluations:
-        MeasureNode(workspace, plan.methods[2], evaluation).run()
+    for metric in plan.metrics:
+        MeasureNode(workspace, plan.methods[2], metric).run()
     second = forecast(plan, [Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
     assert second.by_part["leave-one-out"] == 0
     assert second.by_part["gradient"] > 0
@@ -183,13 +183,13 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     plan = BenchmarkConfig.of(["gradient", "leave-one-out"], [PlantedShortcut(steps=80)], texts=20)
     workspace = Workspace.over(Store(tmp_path), plan.held_out(text_task))
     assert forecast(plan, [workspace]).by_part["planted-shortcut"] == 100.0
-    plan.evaluations[0].beside(workspace)[0].task()
+    plan.metrics[0].extra_workspaces(workspace)[0].task()
     assert forecast(plan, [workspace]).by_part["planted-shortcut"] == 0.0
 
 
 def test_an_evaluation_that_cannot_be_made_does_not_stop_the_others(task: CountingTask) -> None:
     board = dm.benchmark(task, ["gradient"], ["planted-shortcut", "comprehensiveness"], texts=10, say=silent)
-    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    assert [metric.name for metric in board.metrics] == ["comprehensiveness", "sufficiency"]
     assert any("three tokens that occur in no text" in warning for warning in board.warnings)
 
 
@@ -202,7 +202,7 @@ def test_the_forecast_knows_fits_on_a_copy(task: CountingTask, tmp_path: Path, m
     workspace, method = Workspace.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
     workspace.explained(method, plan.split)
     assert forecast(plan, [workspace]).by_part["diffmask"] == 7.0
-    (shuffled,) = plan.evaluations[0].beside(workspace)
+    (shuffled,) = plan.metrics[0].extra_workspaces(workspace)
     shuffled.explainer(method)
     assert forecast(plan, [workspace]).by_part["diffmask"] == 0.0
 
@@ -249,12 +249,12 @@ def test_what_a_method_cannot_do_does_not_stop_the_others(task: CountingTask) ->
     assert any(warning.startswith("attention is left out: ") for warning in board.warnings)
     assert sum("has no attention mask" in warning for warning in board.warnings) == 2
     assert board.verdict[0].startswith("No verdict: 10 texts are too few")
-    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    assert [metric.name for metric in board.metrics] == ["comprehensiveness", "sufficiency"]
 
 
 def test_two_evaluations_of_one_measure_are_told_apart() -> None:
     by_deletion = Comprehensiveness(mode="delete")
-    names = measure_names([Comprehensiveness(), by_deletion])
+    names = describe_metrics([Comprehensiveness(), by_deletion])
     assert names[by_deletion, "sufficiency"].name == "sufficiency (mode=delete)"
     assert names[Comprehensiveness(), "sufficiency"].title == "Sufficiency"
 

@@ -25,7 +25,7 @@ FILLERS = ["the film is", "it was a very", "the plot and acting was", "i loved t
 WORDS = {"good": "yes", "great": "yes", "fun": "yes", "bad": "no", "dull": "no", "mess": "no"}
 ROWS = [(f"{filler} {word}", label) for filler in FILLERS for word, label in WORDS.items()]
 TUNING = FineTuning(epochs=15, learning_rate=3e-3, batch_size=16)
-EVALUATIONS = [
+METRICS = [
     {"name": "roar", "amounts": [0, 50, 100]},
     {"name": "recursive-roar", "amounts": [0, 25, 50, 100]},
 ]
@@ -67,7 +67,7 @@ def said() -> list[str]:
 @pytest.fixture(scope="module")
 def board(home: Path, said: list[str]) -> BenchmarkResult:
     methods = ["attention", dm.method(last_word)]
-    return dm.benchmark(own(home), methods, EVALUATIONS, texts=96, out=home / "board", say=said.append)
+    return dm.benchmark(own(home), methods, METRICS, texts=96, out=home / "board", say=said.append)
 
 
 def test_a_saved_classifier_knows_what_it_was_fine_tuned_from(home: Path) -> None:
@@ -87,7 +87,7 @@ def test_the_forecast_counts_trainings(board: BenchmarkResult, said: list[str]) 
 
 
 def test_racu_stands_on_the_board_beside_a_random_order(board: BenchmarkResult) -> None:
-    assert [measure.name for measure in board.measures] == ["roar_racu", "recursive_roar_racu"]
+    assert [metric.name for metric in board.metrics] == ["roar_racu", "recursive_roar_racu"]
     found = {method.name: method.estimates for method in board.methods}
     assert found["random"]["recursive_roar_racu"].mean == 0
     truth, other = (found[name]["recursive_roar_racu"] for name in ("last-word", "attention"))
@@ -96,7 +96,7 @@ def test_racu_stands_on_the_board_beside_a_random_order(board: BenchmarkResult) 
     (pair,) = [
         one
         for one in board.comparisons
-        if one.measure == "recursive_roar_racu" and {one.first, one.second} == {"random", "last-word"}
+        if one.metric == "recursive_roar_racu" and {one.first, one.second} == {"random", "last-word"}
     ]
     assert pair.winner == "last-word"
     assert "ROAR's RACU" in board.verdict[0]
@@ -110,13 +110,13 @@ def test_the_rows_parts_are_the_racu(board: BenchmarkResult, home: Path) -> None
 
 
 def test_curves_are_drawn_of_the_score(board: BenchmarkResult) -> None:
-    names = {(curve.measure, curve.method) for curve in board.curves}
+    names = {(curve.metric, curve.method) for curve in board.curves}
     assert names == {
         (f"{variant}_score", method)
         for variant in ("roar", "recursive_roar")
         for method in ("random", "attention", "last-word")
     }
-    assert next(curve for curve in board.curves if curve.measure == "roar_score").x == [0.0, 50.0, 100.0]
+    assert next(curve for curve in board.curves if curve.metric == "roar_score").x == [0.0, 50.0, 100.0]
 
 
 def test_other_choices_are_other_models(home: Path) -> None:
@@ -172,9 +172,9 @@ def test_what_cannot_be_trained_again_is_left_out_with_its_reason(home: Path, le
     else:
         task.data["train"] = task.encode([text for text, _ in ROWS])
     said: list[str] = []
-    board = dm.benchmark(task, ["gradient"], [*EVALUATIONS, "comprehensiveness"], texts=40, say=said.append)
+    board = dm.benchmark(task, ["gradient"], [*METRICS, "comprehensiveness"], texts=40, say=said.append)
     assert "trainings" not in said[0]
-    assert [measure.name for measure in board.measures] == ["comprehensiveness", "sufficiency"]
+    assert [metric.name for metric in board.metrics] == ["comprehensiveness", "sufficiency"]
     reason = "has no 'train' rows" if left == "away" else "have no label"
     assert any("recursive-roar of gradient is left out" in warning and reason in warning for warning in board.warnings)
 

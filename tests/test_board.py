@@ -46,8 +46,8 @@ def test_a_missing_truncated_or_other_file_is_named(board: BenchmarkResult, tmp_
     file.write_text(whole[:-9])
     with pytest.raises(InputError, match=r"board\.json is no board: .*JSON"):
         BenchmarkResult.load(tmp_path)
-    file.write_text(json.dumps({**json.loads(whole), "measures": [{"name": "flip"}]}))
-    with pytest.raises(InputError, match=r"measures\.0\.title: Field required"):
+    file.write_text(json.dumps({**json.loads(whole), "metrics": [{"name": "flip"}]}))
+    with pytest.raises(InputError, match=r"metrics\.0\.title: Field required"):
         BenchmarkResult.load(tmp_path)
 
 

@@ -25,7 +25,7 @@ def test_the_version_is_printed() -> None:
     assert runner.invoke(app, ["--version"]).output.startswith("diffmask 0.")
 
 
-@pytest.mark.parametrize(("kind", "member"), [("methods", "diffmask"), ("tasks", "toy"), ("evaluations", "fidelity")])
+@pytest.mark.parametrize(("kind", "member"), [("methods", "diffmask"), ("tasks", "toy"), ("metrics", "fidelity")])
 def test_the_listing_names_what_there_is(kind: str, member: str) -> None:
     assert member in runner.invoke(app, ["list", kind]).output
     listed = json.loads(runner.invoke(app, ["list", kind, "--json"]).output)

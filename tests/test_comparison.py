@@ -8,8 +8,10 @@ from diffmask.results.benchmark_result import MethodResult, MetricInfo
 from diffmask.results.comparison import FEWEST_ROWS, bootstrap, compare, estimate, holm, paired
 from diffmask.results.verdict import VerdictInputs, verdict
 
-UP = MetricInfo(name="up", title="Up", better="higher", says="", cannot_say="Nothing of the sky.")
-DOWN = MetricInfo(name="down", title="Down", better="lower", says="", cannot_say="Nothing of the sea.")
+UP = MetricInfo(name="up", title="Up", higher_is_better=True, interpretation="", limitation="Nothing of the sky.")
+DOWN = MetricInfo(
+    name="down", title="Down", higher_is_better=False, interpretation="", limitation="Nothing of the sea."
+)
 TRUE = {"a": 0.3, "b": 0.3, "c": 0.1, "random": 0.1}
 """What the methods really score: two ties, and four true differences."""
 
@@ -22,7 +24,7 @@ def drawn(source: np.random.Generator, rows: int, seeds: int = 1) -> dict[str, d
     return {"up": up, "down": down}
 
 
-def is_false(measure: str, first: str, second: str, winner: str | None) -> bool:
+def is_false(metric: str, first: str, second: str, winner: str | None) -> bool:
     other = second if winner == first else first
     return winner is not None and not TRUE[winner] > TRUE[other]
 
@@ -33,7 +35,7 @@ def test_of_200_repeats_at_most_one_in_twenty_says_a_beats_b_where_it_does_not(r
     wrong = found = 0
     for _ in range(200):
         results = compare([UP, DOWN], drawn(source, rows, seeds), resamples=1000)
-        wrong += any(is_false(one.measure, one.first, one.second, one.winner) for one in results)
+        wrong += any(is_false(one.metric, one.first, one.second, one.winner) for one in results)
         found += sum(one.winner is not None for one in results)
     assert wrong <= 10
     # Eight of the twelve pairs differ; a test that never spoke would pass the line above.
@@ -102,12 +104,12 @@ def findings(rows: int = 200) -> VerdictInputs:
         MethodResult(
             name=name,
             recipe={},
-            estimates={measure: estimate(by_method[name]) for measure, by_method in values.items()},
+            estimates={metric: estimate(by_method[name]) for metric, by_method in values.items()},
             cost=fitted if name == "a" else cost,
         )
         for name in TRUE
     ]
-    return VerdictInputs(measures=[UP, DOWN], methods=methods, comparisons=compare([UP, DOWN], values), texts=rows)
+    return VerdictInputs(metrics=[UP, DOWN], methods=methods, comparisons=compare([UP, DOWN], values), texts=rows)
 
 
 def test_the_verdict_says_who_beats_chance_who_ties_and_what_it_cannot_say() -> None:

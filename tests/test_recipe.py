@@ -82,7 +82,7 @@ def test_a_method_without_a_name_is_refused() -> None:
         parse("method", {"margin": 1}, "here")
 
 
-@pytest.mark.parametrize("kind", ["method", "task", "evaluation"])
+@pytest.mark.parametrize("kind", ["method", "task", "metric"])
 def test_the_registry_agrees_with_the_classes(kind: str) -> None:
     found = registry.entries(kind)
     assert found

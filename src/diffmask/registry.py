@@ -1,4 +1,4 @@
-"""Names of the methods, tasks and evaluations, and where each lives: a listing that imports none of them."""
+"""Names of the methods, tasks and metrics, and where each lives: a listing that imports none of them."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -34,7 +34,7 @@ def register(kind: str, name: str, target: str | type, summary: str) -> None:
 
 
 def entries(kind: str) -> list[Entry]:
-    """All recipes of a kind: 'method', 'task' or 'evaluation'; installed plug-ins included."""
+    """All recipes of a kind: 'method', 'task' or 'metric'; installed plug-ins included."""
     _load_plugins(kind)
     return sorted((entry for entry in _ENTRIES.values() if entry.kind == kind), key=lambda entry: entry.name)
 
@@ -49,7 +49,7 @@ def find(kind: str, name: str, where: str = "") -> Entry:
 
 
 def _load_plugins(kind: str) -> None:
-    """Packages add recipes through entry points of the group `diffmask.method`, `.task` or `.evaluation`."""
+    """Packages add recipes through entry points of the group `diffmask.method`, `.task` or `.metric`."""
     for point in entry_points(group=f"diffmask.{kind}"):
         if (kind, point.name) not in _ENTRIES:
             register(kind, point.name, point.value, f"from {point.dist.name if point.dist else 'a plug-in'}")
@@ -150,7 +150,7 @@ _CAPTUM = (
     *("LayerIntegratedGradients", "Lime", "Occlusion", "Saliency", "ShapleyValueSampling"),
 )
 
-for _kind, _rows in (("task", _TASKS), ("method", _METHODS), ("evaluation", _METRICS)):
+for _kind, _rows in (("task", _TASKS), ("method", _METHODS), ("metric", _METRICS)):
     for _name, _target, _summary in _rows:
         register(_kind, _name, f"diffmask.{_target}", _summary)
 for _name in _CAPTUM:

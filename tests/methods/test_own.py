@@ -42,7 +42,7 @@ def test_the_package_itself_makes_methods() -> None:
 
 def test_experiments_know_it_by_its_name() -> None:
     made = method(worth, name="by-weight")
-    node = {"tasks": ["toy"], "methods": ["by-weight"], "evaluations": ["fidelity"]}
+    node = {"tasks": ["toy"], "methods": ["by-weight"], "metrics": ["fidelity"]}
     assert Experiment.from_dict(node).methods == (made,)
 
 

@@ -156,7 +156,7 @@ def test_what_was_learned_from_the_model_does_not_explain_the_copy(workspace: Wo
 @pytest.mark.parametrize("beside", [SINGLE, RandomisedModel(), StabilityOverSeeds()])
 def test_every_bench_beside_has_fits_of_its_own(workspace: Workspace, beside: Metric) -> None:
     later = Workspace(workspace.store, workspace.task_config, workspace.seed + 1)
-    names = [one.explainer_key(Amortised()) for one in (workspace, later, *beside.beside(workspace))]
+    names = [one.explainer_key(Amortised()) for one in (workspace, later, *beside.extra_workspaces(workspace))]
     assert len(set(names)) == len(names)
 
 

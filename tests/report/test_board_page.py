@@ -57,10 +57,10 @@ def test_every_measured_number_is_on_the_page(board: BenchmarkResult, page: str)
 
 def test_words_of_the_verdict_the_limits_and_the_measures_are_on_the_page(board: BenchmarkResult, page: str) -> None:
     text = text_of(page)
-    said = [*board.verdict, *board.warnings, *(measure.says for measure in board.measures)]
-    said += [measure.cannot_say for measure in board.measures] + [method.name for method in board.methods]
+    said = [*board.verdict, *board.warnings, *(metric.interpretation for metric in board.metrics)]
+    said += [metric.limitation for metric in board.metrics] + [method.name for method in board.methods]
     assert not [sentence for sentence in said if sentence not in text]
-    assert text.index(board.verdict[0]) < text.index("Methods by measure")
+    assert text.index(board.verdict[0]) < text.index("Methods by metric")
 
 
 def test_the_scores_of_the_script_are_those_of_the_board_to_a_thousandth_of_the_largest(
@@ -150,7 +150,7 @@ def test_problems_of_a_fit_are_shown_with_their_place(page: str) -> None:
 
 
 def test_an_empty_board_has_a_page() -> None:
-    empty = BenchmarkResult(title="nothing", verdict=["Too few rows."], warnings=[], measures=[], methods=[],
+    empty = BenchmarkResult(title="nothing", verdict=["Too few rows."], warnings=[], metrics=[], methods=[],
                   comparisons=[], curves=[], agreement={}, texts=[], manifest={})  # fmt: skip
     page = render_benchmark(empty)
     assert "Too few rows." in text_of(page)

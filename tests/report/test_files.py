@@ -39,7 +39,7 @@ def test_the_verb_writes_the_page_the_tables_and_prints(
     ran = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "integrated-gradients" in ran.output and str(tmp_path / "report.html") in ran.output
-    assert {file.name for file in (tmp_path / "tables").iterdir()} == {*csv_tables(board), "measures.tex"}
+    assert {file.name for file in (tmp_path / "tables").iterdir()} == {*csv_tables(board), "metrics.tex"}
     assert not opened
     CliRunner().invoke(app, ["report", str(tmp_path), "--open"])
     assert opened == [(tmp_path / "report.html").resolve().as_uri()]
@@ -66,10 +66,10 @@ def test_without_matplotlib_there_are_no_figures_and_no_error(
 
 def test_the_tables_hold_the_boards_numbers(board: BenchmarkResult) -> None:
     tables = csv_tables(board)
-    measured = {(row["method"], row["measure"]): row for row in rows_of(tables["measures.csv"])}
+    measured = {(row["method"], row["metric"]): row for row in rows_of(tables["metrics.csv"])}
     for method in board.methods:
-        for measure, found in method.estimates.items():
-            row = measured.pop((method.name, measure))
+        for metric, found in method.estimates.items():
+            row = measured.pop((method.name, metric))
             assert [float(row[name]) for name in ("mean", "low", "high")] == [found.mean, found.low, found.high]
     assert not measured
     assert [float(row["difference"]) for row in rows_of(tables["comparisons.csv"])] == [
@@ -97,7 +97,7 @@ def test_the_latex_table_has_a_row_a_method_and_is_escaped(board: BenchmarkResul
     table = latex_table(board)
     body = table.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     assert len(body) == len(board.methods)
-    assert all(line.count("&") == len(board.measures) and line.endswith(r"\\") for line in body)
+    assert all(line.count("&") == len(board.metrics) and line.endswith(r"\\") for line in body)
     assert escape_latex(r"a_b & c\d {50 %} $x^2$ #1 ~<y>") == (
         r"a\_b \& c\textbackslash{}d \{50 \%\} \$x\textasciicircum{}2\$ \#1 \textasciitilde{}\textless{}y\textgreater{}"
     )

@@ -11,15 +11,15 @@ from support.board import synthetic_board
 
 def pair(first: str, second: str, winner: str | None) -> Comparison:
     return Comparison(
-        measure="flip", first=first, second=second, difference=0.0, low=0.0, high=0.0, p_value=0.5, winner=winner
+        metric="flip", first=first, second=second, difference=0.0, low=0.0, high=0.0, p_value=0.5, winner=winner
     )
 
 
 def board_with(*comparisons: Comparison) -> BenchmarkResult:
     """Random, attention and gradient on `flip`, where lower is better; gradient has the best mean."""
     board = synthetic_board(texts=1, methods=3)
-    flip = next(measure for measure in board.measures if measure.name == "flip")
-    return replace(board, measures=[flip], comparisons=comparisons)
+    flip = next(metric for metric in board.metrics if metric.name == "flip")
+    return replace(board, metrics=[flip], comparisons=comparisons)
 
 
 @pytest.mark.parametrize(

@@ -47,19 +47,19 @@ PARTICULAR = {("attention", "sufficiency"): 9.0, ("diffmask", "shortcut"): 0.0}
 ROWS = 200
 """Rows that were measured; a board may show fewer of them."""
 RATIOS = (0.05, 0.1, 0.2, 0.5)
-MEASURES = (
-    MetricInfo(name="comprehensiveness", title="Comprehensiveness", better="higher",
-            says="Erasing the words a method ranks first changes the answer much.",
-            cannot_say="That the erased text is one the model has learned to read."),
-    MetricInfo(name="sufficiency", title="Sufficiency", better="lower",
-            says="The words a method ranks first give the answer by themselves.",
-            cannot_say="That no other words would give it too."),
-    MetricInfo(name="flip", title="Words to flip", better="lower",
-            says="Few words must be erased before the decision changes.",
-            cannot_say="Which of several shortest ways the model took."),
-    MetricInfo(name="shortcut", title="Planted shortcut", better="higher",
-            says="A token planted in the data and learned by a copy of the model is ranked first.",
-            cannot_say="How the method fares on evidence that is spread over words."),
+METRICS = (
+    MetricInfo(name="comprehensiveness", title="Comprehensiveness", higher_is_better=True,
+            interpretation="Erasing the words a method ranks first changes the answer much.",
+            limitation="That the erased text is one the model has learned to read."),
+    MetricInfo(name="sufficiency", title="Sufficiency", higher_is_better=False,
+            interpretation="The words a method ranks first give the answer by themselves.",
+            limitation="That no other words would give it too."),
+    MetricInfo(name="flip", title="Words to flip", higher_is_better=False,
+            interpretation="Few words must be erased before the decision changes.",
+            limitation="Which of several shortest ways the model took."),
+    MetricInfo(name="shortcut", title="Planted shortcut", higher_is_better=True,
+            interpretation="A token planted in the data and learned by a copy of the model is ranked first.",
+            limitation="How the method fares on evidence that is spread over words."),
 )  # fmt: skip
 FIT = {
     layer: {
@@ -77,7 +77,7 @@ def synthetic_board(
     """`repeat` joins so many sentences to one text."""
     random = Random(seed)
     names = list(NOISE)[:methods]
-    per_row = {name: {measure.name: _values(name, measure, seed) for measure in MEASURES} for name in names}
+    per_row = {name: {metric.name: _values(name, metric, seed) for metric in METRICS} for name in names}
     per_row["random"].pop("shortcut")
     return BenchmarkResult(
         title="Which explanation of minilm on rotten-tomatoes can be believed?",
@@ -89,10 +89,10 @@ def synthetic_board(
             "has seen in pre-training only; they say what the model reacts to, not what would convince a person.",
         ),
         warnings=("Erased texts are out of distribution: with random words erased accuracy falls by 9 points.",),
-        measures=MEASURES,
+        metrics=METRICS,
         methods=[_method(name, per_row[name]) for name in names],
         comparisons=_comparisons(per_row),
-        curves=[_curve(name, measure) for measure in ("comprehensiveness", "sufficiency") for name in names],
+        curves=[_curve(name, metric) for metric in ("comprehensiveness", "sufficiency") for name in names],
         agreement={"rank correlation": _agreement(names, 1.0), "overlap of the top words": _agreement(names, 0.8)},
         texts=[_text(random, names, layers, repeat) for _ in range(texts)],
         manifest={"diffmask": "0.1.0", "python": "3.11", "model": "minilm", "rows": ROWS, "seeds": [0]},
@@ -133,10 +133,10 @@ def _gates(random: Random, weight: float, layers: int) -> list[float]:
     return [1 / (1 + math.exp(3 * (layer - lasts))) for layer in range(layers)]
 
 
-def _values(name: str, measure: MetricInfo, seed: int) -> list[float]:
-    quality = 1 / (1 + PARTICULAR.get((name, measure.name), NOISE[name]))
-    shared, own = Random(f"{measure.name}{seed}"), Random(f"{measure.name}{name}{seed}")
-    best, worst = {"higher": (0.6, 0.05), "lower": (0.02, 0.25)}[measure.better]
+def _values(name: str, metric: MetricInfo, seed: int) -> list[float]:
+    quality = 1 / (1 + PARTICULAR.get((name, metric.name), NOISE[name]))
+    shared, own = Random(f"{metric.name}{seed}"), Random(f"{metric.name}{name}{seed}")
+    best, worst = (0.6, 0.05) if metric.higher_is_better else (0.02, 0.25)
     mean = worst + (best - worst) * quality
     return [mean + shared.gauss(0, 0.15) + own.gauss(0, 0.08) for _ in range(ROWS)]
 
@@ -153,7 +153,7 @@ def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
     return MethodResult(
         name=name,
         recipe={"name": name, "steps": 50} if name == "integrated-gradients" else {"name": name},
-        estimates={measure: _estimate(values) for measure, values in per_row.items()},
+        estimates={metric: _estimate(values) for metric, values in per_row.items()},
         cost={**cost, "break_even": 80.0} if fit else cost,
         diagnostics=FIT if fit else {},
     )
@@ -167,37 +167,37 @@ def _estimate(values: Sequence[float]) -> Estimate:
 def _comparisons(per_row: Mapping[str, Mapping[str, Sequence[float]]]) -> list[Comparison]:
     """Paired, by the normal approximation; Bonferroni for the number of pairs."""
     pairs = [
-        (measure, first, second)
-        for measure in MEASURES
+        (metric, first, second)
+        for metric in METRICS
         for first, second in combinations(per_row, 2)
-        if measure.name in per_row[first] and measure.name in per_row[second]
+        if metric.name in per_row[first] and metric.name in per_row[second]
     ]
     return [
-        _comparison(measure, first, second, per_row[first][measure.name], per_row[second][measure.name], len(pairs))
-        for measure, first, second in pairs
+        _comparison(metric, first, second, per_row[first][metric.name], per_row[second][metric.name], len(pairs))
+        for metric, first, second in pairs
     ]
 
 
 def _comparison(
-    measure: MetricInfo, first: str, second: str, ours: Sequence[float], theirs: Sequence[float], pairs: int
+    metric: MetricInfo, first: str, second: str, ours: Sequence[float], theirs: Sequence[float], pairs: int
 ) -> Comparison:
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
     mean, (low, high) = statistics.fmean(differences), interval(differences)
     error = max((high - low) / 3.92, 1e-9)
     p_value = min(1.0, pairs * math.erfc(abs(mean) / error / math.sqrt(2)))
-    better = first if (mean > 0) == (measure.better == "higher") else second
+    better = first if (mean > 0) == (metric.higher_is_better) else second
     return Comparison(
-        measure=measure.name, first=first, second=second, difference=mean, low=low, high=high, p_value=p_value,
+        metric=metric.name, first=first, second=second, difference=mean, low=low, high=high, p_value=p_value,
         winner=better if p_value < 0.05 else None,
     )  # fmt: skip
 
 
-def _curve(name: str, measure: str) -> Curve:
+def _curve(name: str, metric: str) -> Curve:
     quality = 1 / (1 + NOISE[name])
     rise = [ratio**0.4 * (0.15 + 0.7 * quality) for ratio in RATIOS]
-    y = rise if measure == "comprehensiveness" else [0.45 * (1 - quality) * (1 - ratio) for ratio in RATIOS]
+    y = rise if metric == "comprehensiveness" else [0.45 * (1 - quality) * (1 - ratio) for ratio in RATIOS]
     return Curve(
-        measure=measure, method=name, knob="share of words", x=RATIOS, y=y,
+        metric=metric, method=name, x_label="share of words", x=RATIOS, y=y,
         low=[value - 0.03 for value in y], high=[value + 0.03 for value in y],
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ def hostile_board() -> BenchmarkResult:
         verdict=[f"verdict {CLOSING}"],
         warnings=[IMAGE],
         methods=[replace(one, name=names[one.name], recipe={"name": "x", "y": SCRIPT}) for one in board.methods],
-        curves=[replace(curve, method=names[curve.method], knob=SCRIPT) for curve in board.curves],
+        curves=[replace(curve, method=names[curve.method], x_label=SCRIPT) for curve in board.curves],
         comparisons=[],
         texts=[_text(list(names.values()))],
         manifest={"note": CLOSING, SCRIPT: BIDI},

@@ -107,7 +107,7 @@ def grid(file: Path, seeds: int) -> Path:
             {"name": "diffmask", "mask": "states", "steps": 20, "batch_size": 64},
             {"name": "integrated-gradients", "site": "hidden", "n_steps": 20},
         ],
-        "evaluations": ["divergence-to-truth", "fidelity"],
+        "metrics": ["divergence-to-truth", "fidelity"],
     }
     file.write_text(yaml.safe_dump(experiment))
     return file

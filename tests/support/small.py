@@ -12,5 +12,5 @@ SMALL: dict[str, Any] = {
         {"name": "integrated-gradients", "site": "hidden", "n_steps": 4},
         "random",
     ],
-    "evaluations": ["divergence-to-truth", "fidelity"],
+    "metrics": ["divergence-to-truth", "fidelity"],
 }

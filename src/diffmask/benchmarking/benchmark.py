@@ -36,7 +36,7 @@ def tell(text: str) -> None:
 def benchmark(
     task: Task | TaskConfig,
     methods: Sequence[Named | Method] | None = None,
-    evaluations: Sequence[Named | Metric] | None = None,
+    metrics: Sequence[Named | Metric] | None = None,
     *,
     texts: int = 200,
     seeds: Sequence[int] = (0,),
@@ -49,7 +49,7 @@ def benchmark(
 
     With `out` everything is kept there: run it again after a kill and it goes on. `say` is given the forecast.
     """
-    plan = BenchmarkConfig.of(methods, evaluations, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
+    plan = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
     with ExitStack() as stack:
         folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory()))
         board = run_plan(plan, task, Store(folder / "store"), say)
@@ -89,7 +89,7 @@ def manifest(plan: BenchmarkConfig, workspace: Workspace) -> dict[str, Any]:
     """Everything needed to do it again."""
     return {
         "methods": [method.to_dict() for method in plan.methods],
-        "evaluations": [evaluation.to_dict() for evaluation in plan.evaluations],
+        "metrics": [metric.to_dict() for metric in plan.metrics],
         "texts": len(workspace.task().data[plan.split]),
         "split": plan.split,
         "seeds": list(plan.seeds),

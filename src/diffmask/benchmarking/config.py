@@ -1,6 +1,6 @@
-"""Choices written as `key=value`: of the task, or `name.key=value` of a method or an evaluation.
+"""Choices written as `key=value`: of the task, or `name.key=value` of a method or a metric.
 
-What a benchmark compares: methods x evaluations on some held-out texts, at some seeds.
+What a benchmark compares: methods x metrics on some held-out texts, at some seeds.
 """
 
 from collections import Counter
@@ -22,14 +22,14 @@ Nodes = list[dict[str, Any]]
 
 
 def sorted_choices(
-    texts: Sequence[str], methods: Sequence[str], evaluations: Sequence[str]
+    texts: Sequence[str], methods: Sequence[str], metrics: Sequence[str]
 ) -> tuple[dict[str, Any], Nodes, Nodes]:
-    """The task's choices, and the methods and evaluations with theirs.
+    """The task's choices, and the methods and metrics with theirs.
 
     >>> sorted_choices(["max_tokens=64", "diffmask.steps=5"], ["random", "diffmask"], ["comprehensiveness"])
     ({'max_tokens': 64}, [{'name': 'random'}, {'name': 'diffmask', 'steps': 5}], [{'name': 'comprehensiveness'}])
     """
-    names = [[name.strip() for name in listed if name.strip()] for listed in (methods, evaluations)]
+    names = [[name.strip() for name in listed if name.strip()] for listed in (methods, metrics)]
     nodes = [{name: {"name": name} for name in listed} for listed in names]
     of_the_task = {}
     for key, value in parse_overrides(texts).items():
@@ -45,7 +45,7 @@ def sorted_choices(
 
 
 METHODS = ("random", "gradient", "input-x-gradient", "integrated-gradients", "leave-one-out")
-EVALUATIONS = ("comprehensiveness",)
+METRICS = ("comprehensiveness",)
 
 Named = str | Mapping[str, Any]
 """A recipe's name, or a mapping of its name and choices."""
@@ -56,7 +56,7 @@ class BenchmarkConfig:
     """The choices of a benchmark."""
 
     methods: tuple[Method, ...]
-    evaluations: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]
     texts: int = 200
     """Held-out texts that are explained; all where there are fewer."""
     seeds: tuple[int, ...] = (0,)
@@ -74,18 +74,16 @@ class BenchmarkConfig:
 
     @staticmethod
     def of(
-        methods: Sequence[Named | Method] | None, evaluations: Sequence[Named | Metric] | None, **choices: Any
+        methods: Sequence[Named | Method] | None, metrics: Sequence[Named | Metric] | None, **choices: Any
     ) -> "BenchmarkConfig":
         """A plan from names; a random order is always part of it."""
         listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
         if all(method.name != BASELINE for method in listed):
             listed.insert(0, _recipe("method", BASELINE))
-        measured = [_recipe("evaluation", one) for one in (EVALUATIONS if evaluations is None else evaluations)]
+        measured = [_recipe("metric", one) for one in (METRICS if metrics is None else metrics)]
         if not measured:
-            raise ConfigError("benchmark: 'evaluations' is a list of at least one evaluation")
-        return BenchmarkConfig(
-            methods=tuple(dict.fromkeys(listed)), evaluations=tuple(dict.fromkeys(measured)), **choices
-        )
+            raise ConfigError("benchmark: 'metrics' is a list of at least one metric")
+        return BenchmarkConfig(methods=tuple(dict.fromkeys(listed)), metrics=tuple(dict.fromkeys(measured)), **choices)
 
     def held_out(self, task: Task) -> Task:
         """The task with only the texts that are explained: drawn at random, always the same ones."""

@@ -202,11 +202,11 @@ class ModelCalls:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of every method, and of every evaluation before it asks the first; and what is not in them."""
+    """Seconds of every method, and of every metric before it asks the first; and what is not in them."""
 
     by_part: dict[str, float]
     unknown: tuple[str, ...]
-    """Evaluations whose work does not grow with the texts: a few texts do not tell what they take."""
+    """Metrics whose work does not grow with the texts: a few texts do not tell what they take."""
     trainings: int = 0
     """Models that are trained for it."""
 
@@ -226,7 +226,7 @@ class Forecast:
 
 
 def forecast(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast:
-    """Measured on a few texts, method by method and evaluation by evaluation."""
+    """Measured on a few texts, method by method and metric by metric."""
     parts = _missing_parts(plan, workspaces)
     todo = {
         name: _Missing(plan, method, workspaces)
@@ -236,31 +236,31 @@ def forecast(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast
     if not parts and not any(missing.anything for missing in todo.values()):
         return Forecast(found, ())
     with rehearsal(workspaces[0].task(), plan.split, workspaces[0].seed) as small:
-        for evaluation in plan.evaluations:
-            if evaluation.beside(small) and any(missing.measurements.get(evaluation) for missing in todo.values()):
-                found[evaluation.name] = found.get(evaluation.name, 0.0) + _preparation(evaluation, workspaces, small)
+        for metric in plan.metrics:
+            if metric.extra_workspaces(small) and any(missing.measurements.get(metric) for missing in todo.values()):
+                found[metric.name] = found.get(metric.name, 0.0) + _preparation(metric, workspaces, small)
         for name, missing in track(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
         made = _making(parts, plan.split, workspaces[0], small)
     unknown = tuple(
-        evaluation.name
-        for evaluation in plan.evaluations
-        if not evaluation.per_text and not evaluation.parts(plan.methods[0], workspaces[0])
+        metric.name
+        for metric in plan.metrics
+        if not metric.cost_scales_with_texts and not metric.nodes(plan.methods[0], workspaces[0])
     )
     trainings = sum(part.trains for name in made for part in parts[name])
     return Forecast({**found, **made}, unknown, trainings)
 
 
 def _missing_parts(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> dict[str, list[Node]]:
-    """By evaluation, what is still to be made for it; what two of them share stands with the first."""
+    """By metric, what is still to be made for it; what two of them share stands with the first."""
     seen: set[tuple[str, str]] = set()
     found: dict[str, list[Node]] = {}
-    for evaluation, workspace, method in product(plan.evaluations, workspaces, plan.methods):
-        for part in evaluation.parts(method, workspace):
+    for metric, workspace, method in product(plan.metrics, workspaces, plan.methods):
+        for part in metric.nodes(method, workspace):
             address = part.address
             if address not in seen and not workspace.store.has(*address):
-                found.setdefault(evaluation.name, []).append(part)
+                found.setdefault(metric.name, []).append(part)
             seen.add(address)
     return found
 
@@ -268,7 +268,7 @@ def _missing_parts(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> di
 def _making(
     parts: Mapping[str, Sequence[Node]], split: str, workspace: Workspace, small: Workspace
 ) -> dict[str, float]:
-    """What trainings and explanations of every row will take, by evaluation; nothing where none can be trained."""
+    """What trainings and explanations of every row will take, by metric; nothing where none can be trained."""
     task = workspace.task()
     rows = sum(len(batch) for batch in task.data.values())
     few = len(small.task().data[split])
@@ -292,16 +292,16 @@ def _making(
     }
 
 
-def _preparation(evaluation: Metric, workspaces: Sequence[Workspace], small: Workspace) -> float:
-    """What an evaluation's own tasks will take to train, told from short trainings; nothing where none can be made."""
-    short, longer = evaluation.rehearsed()
+def _preparation(metric: Metric, workspaces: Sequence[Workspace], small: Workspace) -> float:
+    """What a metric's own tasks will take to train, told from short trainings; nothing where none can be made."""
+    short, longer = metric.pilot_version()
     spent = 0.0
-    for place, rehearsed in enumerate(short.beside(small)):
+    for place, pilot in enumerate(short.extra_workspaces(small)):
         try:
-            each = longer * timed(rehearsed.task)
+            each = longer * timed(pilot.task)
         except DiffMaskError:
             continue
-        beside = [evaluation.beside(workspace)[place] for workspace in workspaces]
+        beside = [metric.extra_workspaces(workspace)[place] for workspace in workspaces]
         spent += each * sum(not workspace.store.has("task", workspace.task_digest()) for workspace in beside)
     return spent
 
@@ -315,13 +315,11 @@ class _Missing:
         self.explanations = sum(self._unexplained(workspace) for workspace in workspaces)
         self.fitted = [workspace for workspace in workspaces if FitNode(workspace, method).is_done()]
         self.fits = sum(workspace not in self.fitted and self._unexplained(workspace) > 0 for workspace in workspaces)
-        # By evaluation, the benches on which it is still to be made.
+        # By metric, the benches on which it is still to be made.
         self.measurements = {
-            evaluation: [
-                workspace for workspace in workspaces if not MeasureNode(workspace, method, evaluation).is_done()
-            ]
-            for evaluation in plan.evaluations
-            if evaluation.per_text
+            metric: [workspace for workspace in workspaces if not MeasureNode(workspace, method, metric).is_done()]
+            for metric in plan.metrics
+            if metric.cost_scales_with_texts
         }
 
     @property
@@ -346,28 +344,28 @@ class _Missing:
             each = small.explained(self._rehearsed(small), self.plan.split).cost.seconds / self._few(small)
             spent += self.explanations * self.texts * each
             return spent + sum(
-                self._measuring(evaluation, workspaces, small)
-                for evaluation, workspaces in self.measurements.items()
+                self._measuring(metric, workspaces, small)
+                for metric, workspaces in self.measurements.items()
                 if workspaces
             )
         except DiffMaskError:
             return 0.0
 
-    def _measuring(self, evaluation: Metric, workspaces: Sequence[Workspace], small: Workspace) -> float:
-        """What one evaluation will take, over tasks that are trained already."""
-        short, _ = evaluation.rehearsed()
+    def _measuring(self, metric: Metric, workspaces: Sequence[Workspace], small: Workspace) -> float:
+        """What one metric will take, over tasks that are trained already."""
+        short, _ = metric.pilot_version()
         spent = 0.0
-        for place, rehearsed in enumerate(short.beside(small)):
-            beside = [evaluation.beside(workspace)[place] for workspace in workspaces]
+        for place, pilot in enumerate(short.extra_workspaces(small)):
+            beside = [metric.extra_workspaces(workspace)[place] for workspace in workspaces]
             fits = sum(not FitNode(workspace, self.method).is_done() for workspace in beside)
             # Asked for even where every fit is there: what is timed below then finds a short one made.
-            spent += fits * fit_seconds(self.method, rehearsed)
+            spent += fits * fit_seconds(self.method, pilot)
         a_few = timed(lambda: _measure(short, self._rehearsed(small), small))
         return spent + len(workspaces) * a_few * self.texts / self._few(small)
 
     def _rehearsed(self, small: Workspace) -> Method:
-        """The method with a short fit; as it is where there is a fit to borrow and no evaluation wants others."""
-        if not self.fitted or any(evaluation.beside(small) for evaluation in self.plan.evaluations):
+        """The method with a short fit; as it is where there is a fit to borrow and no metric wants others."""
+        if not self.fitted or any(metric.extra_workspaces(small) for metric in self.plan.metrics):
             return shortened(self.method)
         small.use_explainer(self.method, self.fitted[0].explainer(self.method))
         return self.method
@@ -376,6 +374,6 @@ class _Missing:
         return len(small.task().data[self.plan.split])
 
 
-def _measure(evaluation: Metric, method: Method, workspace: Workspace) -> None:
-    for _ in evaluation.run(method, workspace):
+def _measure(metric: Metric, method: Method, workspace: Workspace) -> None:
+    for _ in metric.run(method, workspace):
         pass

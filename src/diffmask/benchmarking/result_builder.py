@@ -107,24 +107,22 @@ def assemble(
 ) -> BenchmarkResult:
     """The board of a finished plan."""
     kept = [done for done in found if done.measured]
-    names = measure_names(plan.evaluations)
-    values = {
-        measure.name: _values(kept, evaluation, metric, measure) for (evaluation, metric), measure in names.items()
-    }
-    measures = [measure for measure in names.values() if values[measure.name]]
+    names = describe_metrics(plan.metrics)
+    values = {info.name: _values(kept, metric, name, info) for (metric, name), info in names.items()}
+    metrics = [info for info in names.values() if values[info.name]]
     seen = {done.name: [workspace.explained(done.method, plan.split) for workspace in workspaces] for done in kept}
     rival = rival_seconds(kept, workspaces[0], plan.split)
     methods = [_result(done, workspaces[0], values, price(seen[done.name], rival)) for done in kept]
-    comparisons = compare(measures, values)
+    comparisons = compare(metrics, values)
     texts = len(workspaces[0].task().data[plan.split])
-    findings = VerdictInputs(measures=measures, methods=methods, comparisons=comparisons, texts=texts)
+    findings = VerdictInputs(metrics=metrics, methods=methods, comparisons=comparisons, texts=texts)
     first = {name: explained[0] for name, explained in seen.items()}
     maskable = workspaces[0].task().data[plan.split].maskable
     return BenchmarkResult(
         title=title,
         verdict=verdict(findings),
         warnings=list(_warnings(plan, found, workspaces[0], texts)),
-        measures=measures,
+        metrics=metrics,
         methods=methods,
         comparisons=comparisons,
         curves=list(_curves(kept, names)),
@@ -134,37 +132,35 @@ def assemble(
     )
 
 
-def measure_names(evaluations: Sequence[Metric]) -> dict[tuple[Metric, str], MetricInfo]:
-    """Each evaluation's measures by metric; where two evaluations share one, named with the choices that differ."""
+def describe_metrics(metrics: Sequence[Metric]) -> dict[tuple[Metric, str], MetricInfo]:
+    """Return the `MetricInfo` of every number of every metric. A name used twice gets the options that differ."""
     found: dict[tuple[Metric, str], MetricInfo] = {}
-    for evaluation in evaluations:
-        for measure in evaluation.measures:
+    for metric in metrics:
+        for info in metric.infos:
             taken = {known.name for known in found.values()}
-            choices = evaluation.label.removeprefix(evaluation.name).strip()
-            endings = ("", f" {choices}", f" by {evaluation.label}")
-            ending = next(ending for ending in endings if f"{measure.name}{ending}" not in taken)
-            found[evaluation, measure.name] = replace(
-                measure, name=f"{measure.name}{ending}", title=f"{measure.title}{ending}"
-            )
+            choices = metric.label.removeprefix(metric.name).strip()
+            endings = ("", f" {choices}", f" by {metric.label}")
+            ending = next(ending for ending in endings if f"{info.name}{ending}" not in taken)
+            found[metric, info.name] = replace(info, name=f"{info.name}{ending}", title=f"{info.title}{ending}")
     return found
 
 
-def _values(kept: Sequence[MethodRun], evaluation: Metric, metric: str, measure: MetricInfo) -> dict[str, Any]:
-    """By method, seeds x rows of one measure."""
+def _values(kept: Sequence[MethodRun], metric: Metric, name: str, info: MetricInfo) -> dict[str, Any]:
+    """By method, seeds x rows of one number."""
     found = {}
     for done in kept:
-        records = [record for record in _records(done, evaluation, metric) if record.at is None]
-        rows = [record.per_row or (record.value,) for record in records if record.per_row or measure.relative_to_random]
+        records = [record for record in _records(done, metric, name) if record.at is None]
+        rows = [record.per_row or (record.value,) for record in records if record.per_row or info.relative_to_random]
         if rows and len({len(row) for row in rows}) == 1:
             found[done.name] = np.array(rows, dtype=np.float64)
-    if measure.relative_to_random and found and any(done.name == BASELINE for done in kept):
+    if info.relative_to_random and found and any(done.name == BASELINE for done in kept):
         found = {BASELINE: np.zeros_like(next(iter(found.values()))), **found}
     return found
 
 
-def _records(done: MethodRun, evaluation: Metric, metric: str) -> list[Record]:
-    """Those of one metric."""
-    return [record for own, record in done.measured if (own, record.metric) == (evaluation, metric)]
+def _records(done: MethodRun, metric: Metric, name: str) -> list[Record]:
+    """Return the records of one number of a metric."""
+    return [record for own, record in done.measured if (own, record.metric) == (metric, name)]
 
 
 def _result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
@@ -172,7 +168,7 @@ def _result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[st
         name=done.name,
         recipe=done.method.to_dict(),
         estimates={
-            measure: estimate(by_method[done.name]) for measure, by_method in values.items() if done.name in by_method
+            info: estimate(by_method[done.name]) for info, by_method in values.items() if done.name in by_method
         },
         cost=cost,
         diagnostics=workspace.diagnostics(done.method),
@@ -180,19 +176,19 @@ def _result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[st
 
 
 def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], MetricInfo]) -> Iterator[Curve]:
-    for (evaluation, metric), measure in names.items():
-        drawn = measure.curve or metric
+    for (metric, name), info in names.items():
+        drawn = info.curve or name
         for done in kept:
             points: dict[float, list[tuple[float, ...]]] = {}
-            for record in _records(done, evaluation, drawn):
+            for record in _records(done, metric, drawn):
                 if record.at is not None:
                     points.setdefault(record.at, []).append(record.per_row or (record.value,))
             found = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
             if found:
                 yield Curve(
-                    measure=measure.name.replace(metric, drawn, 1),
+                    metric=info.name.replace(name, drawn, 1),
                     method=done.name,
-                    knob=measure.knob,
+                    x_label=info.x_label,
                     x=list(found),
                     y=[point.mean for point in found.values()],
                     low=[point.low for point in found.values()],
@@ -203,7 +199,7 @@ def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], Metric
 def _warnings(plan: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int) -> Iterator[str]:
     if texts < FEWEST_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {FEWEST_ROWS} are needed"
-    if any(evaluation.erases for evaluation in plan.evaluations) and not workspace.task().trained_with_masks:
+    if any(metric.perturbs_input for metric in plan.metrics) and not workspace.task().trained_with_masks:
         yield (
             "the model never saw erased words when it was trained: part of what erasing does to its answers is "
             "surprise, not loss of what it needs"

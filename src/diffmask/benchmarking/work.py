@@ -51,18 +51,18 @@ def _work_on(done: MethodRun, plan: BenchmarkConfig, workspace: Workspace) -> No
     except DiffMaskError as error:
         done.problems.append(f"{done.name} is left out: {error}")
         return
-    for evaluation in plan.evaluations:
+    for metric in plan.metrics:
         try:
-            _make_parts(evaluation, done.method, workspace)
-            done.measured += [(evaluation, record) for record in MeasureNode(workspace, done.method, evaluation).run()]
+            _make_parts(metric, done.method, workspace)
+            done.measured += [(metric, record) for record in MeasureNode(workspace, done.method, metric).run()]
         except DiffMaskError as error:
-            done.problems.append(f"{evaluation.name} of {done.name} is left out: {error}")
+            done.problems.append(f"{metric.name} of {done.name} is left out: {error}")
 
 
-def _make_parts(evaluation: Metric, method: Method, workspace: Workspace) -> None:
+def _make_parts(metric: Metric, method: Method, workspace: Workspace) -> None:
     """What is worth doing by itself, told piece by piece: trainings take long."""
-    missing = [part for part in evaluation.parts(method, workspace) if not workspace.store.has(*part.address)]
-    for number, part in enumerate(track(missing, evaluation.name), start=1):
+    missing = [part for part in metric.nodes(method, workspace) if not workspace.store.has(*part.address)]
+    for number, part in enumerate(track(missing, metric.name), start=1):
         start = time.perf_counter()
         part.run()
         logger.info("%s: %.1f s (%d of %d)", part.label, time.perf_counter() - start, number, len(missing))

@@ -12,8 +12,8 @@ def benchmark(
     methods: Annotated[
         str, typer.Option(help="Names from `diffmask list methods`, with commas between; 'random' is always added.")
     ] = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out",
-    evaluations: Annotated[
-        str, typer.Option(help="Names from `diffmask list evaluations`, with commas between.")
+    metrics: Annotated[
+        str, typer.Option(help="Names from `diffmask list metrics`, with commas between.")
     ] = "comprehensiveness",
     texts: Annotated[int, typer.Option(help="Held-out texts to explain; a verdict needs 30, and gains by 200.")] = 200,
     seeds: Annotated[str, typer.Option(help="Seeds of the methods, with commas between.")] = "0",
@@ -26,7 +26,7 @@ def benchmark(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Of a method or an evaluation, such as diffmask.steps=500, comprehensiveness.mode=delete; "
+            help="Of a method or a metric, such as diffmask.steps=500, comprehensiveness.mode=delete; "
             "or of the task, such as max_tokens=128, text_column=review.",
         ),
     ] = None,
@@ -49,7 +49,7 @@ def benchmark(
     from diffmask.tasks.text.configs import TextTask
 
     show_log(quiet=False)
-    of_the_task, listed, measured = sorted_choices(choices or [], methods.split(","), evaluations.split(","))
+    of_the_task, listed, measured = sorted_choices(choices or [], methods.split(","), metrics.split(","))
     board = run_benchmark(
         TextTask.from_dict({"model": model, "data": data, **of_the_task}, "benchmark"),
         listed,

@@ -18,14 +18,14 @@ class Kind(StrEnum):
 
     METHODS = "methods"
     TASKS = "tasks"
-    EVALUATIONS = "evaluations"
+    METRICS = "metrics"
 
 
 def listing(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
-    """List methods, tasks or evaluations.
+    """List methods, tasks or metrics.
 
     Example: diffmask list methods --json
     """

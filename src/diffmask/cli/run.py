@@ -9,7 +9,7 @@ CLUSTER = "Clusters"
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(help="A YAML file: name, seeds, tasks, methods, evaluations.")],
+    experiment: Annotated[Path, typer.Argument(help="A YAML file: name, seeds, tasks, methods, metrics.")],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it, such as seeds=[0,1].")
     ] = None,

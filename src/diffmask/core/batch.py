@@ -1,4 +1,4 @@
-"""The two values that pass between tasks, methods and evaluations: a `Batch` of decisions, their `Attribution`."""
+"""The two values that pass between tasks, methods and metrics: a `Batch` of decisions, their `Attribution`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

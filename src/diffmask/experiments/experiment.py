@@ -1,6 +1,6 @@
 """The pieces of work an experiment is made of: each makes one artefact, and whatever it needs that is not there yet.
 
-An `Experiment` is tasks x methods x evaluations x seeds; it expands to a graph of nodes, each with a digest.
+An `Experiment` is tasks x methods x metrics x seeds; it expands to a graph of nodes, each with a digest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,40 +82,40 @@ class FitNode(Node):
 
 @dataclass(frozen=True)
 class MeasureNode(Node):
-    """Run an evaluation of a method."""
+    """Run a metric of a method."""
 
     method: Method
-    evaluation: Metric
+    metric: Metric
 
     @property
     def address(self) -> Address:
         """The records."""
-        return "measure", digest_of(["measure", self.workspace.run_key(self.method), self.evaluation.digest])
+        return "measure", digest_of(["measure", self.workspace.run_key(self.method), self.metric.digest])
 
     @property
     def label(self) -> str:
-        """Evaluation, method, task and seed."""
-        return f"{self.evaluation.label} of {self.method.label} on {self.task_label}"
+        """Metric, method, task and seed."""
+        return f"{self.metric.label} of {self.method.label} on {self.task_label}"
 
     @property
     def needs(self) -> tuple[Address, ...]:
-        """The fitted explainer, and the evaluation's parts."""
-        parts = self.evaluation.parts(self.method, self.workspace)
+        """The fitted explainer, and the metric's parts."""
+        parts = self.metric.nodes(self.method, self.workspace)
         return (("fit", self.workspace.explainer_key(self.method)), *(part.address for part in parts))
 
     def run(self) -> list[Record]:
-        """The evaluation's numbers."""
+        """The metric's numbers."""
 
         def make() -> Artefact:
             return Artefact(
-                {}, {"records": [asdict(record) for record in self.evaluation.run(self.method, self.workspace)]}
+                {}, {"records": [asdict(record) for record in self.metric.run(self.method, self.workspace)]}
             )
 
         kept = self.workspace.store.get_or_make(*self.address, make)
         return [record_from(values) for values in kept.values["records"]]
 
 
-KEYS = ("name", "seeds", "tasks", "methods", "evaluations")
+KEYS = ("name", "seeds", "tasks", "methods", "metrics")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class Experiment:
     name: str
     tasks: tuple[TaskConfig, ...]
     methods: tuple[Method, ...]
-    evaluations: tuple[Metric, ...]
+    metrics: tuple[Metric, ...]
     seeds: tuple[int, ...] = (0,)
 
     @staticmethod
@@ -156,14 +156,12 @@ class Experiment:
             seeds=_seeds(node.get("seeds", [0]), where),
             tasks=_recipes("task", node, where),
             methods=_recipes("method", node, where),
-            evaluations=_recipes("evaluation", node, where),
+            metrics=_recipes("metric", node, where),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only: what the YAML file would say in full."""
-        lists = {
-            name: [recipe.to_dict() for recipe in getattr(self, name)] for name in ("tasks", "methods", "evaluations")
-        }
+        lists = {name: [recipe.to_dict() for recipe in getattr(self, name)] for name in ("tasks", "methods", "metrics")}
         return {"name": self.name, "seeds": list(self.seeds), **lists}
 
     def nodes(self, store: Store) -> list[Node]:
@@ -175,18 +173,16 @@ class Experiment:
         return graph
 
     def _nodes_of(self, workspace: Workspace) -> list[Node]:
-        measures = [
-            MeasureNode(workspace, method, evaluation) for evaluation in self.evaluations for method in self.methods
-        ]
+        measures = [MeasureNode(workspace, method, metric) for metric in self.metrics for method in self.methods]
         fits = [FitNode(workspace, method) for method in self.methods]
         return [TrainNode(workspace), *fits, *self._metric_nodes(workspace), *measures]
 
     def _metric_nodes(self, workspace: Workspace) -> list[Node]:
         """Return the nodes that the metrics ask for; a node that several metrics or methods share appears once."""
         nodes: dict[Address, Node] = {}
-        for evaluation in self.evaluations:
+        for metric in self.metrics:
             for method in self.methods:
-                for node in evaluation.parts(method, workspace):
+                for node in metric.nodes(method, workspace):
                     nodes.setdefault(node.address, node)
         return list(nodes.values())
 

@@ -169,15 +169,15 @@ class Examiner:
             unlike=tuple(self.explainer.unlike(batch).nonzero().flatten().tolist()),
         )
 
-    def planted(self, evaluation: PlantedShortcut) -> tuple[dict[str, float], str]:
+    def planted(self, metric: PlantedShortcut) -> tuple[dict[str, float], str]:
         """The share ranked first by each method that can be fitted again, or why nobody was asked."""
-        task, wanted = self.explainer.task, f"{evaluation.shortcut}_first"
+        task, wanted = self.explainer.task, f"{metric.shortcut}_first"
         if self.explainer.recipe is None or not {"train", "test"} <= task.data.keys():
             return {}, "it takes the explainer's recipe, training and test texts to make a copy of the model and fit it"
         workspace, found = Workspace.over(kept_scores(), task), {}
         try:
             for method in track([self.explainer.recipe, *peers(self.explainer)], "planted shortcut"):
-                first = [record.value for record in evaluation.run(method, workspace) if record.metric == wanted]
+                first = [record.value for record in metric.run(method, workspace) if record.metric == wanted]
                 if not first:
                     return {}, "the copy of the model did not learn it; try report(planted={'learning_rate': 1e-3})"
                 found[method.label] = first[0]

@@ -20,28 +20,28 @@ from diffmask.workspace.workspace import CachedAttribution, Workspace
 class Metric(Config, ABC):
     """The choices that make a measurement; `run` makes it."""
 
-    kind: ClassVar[str] = "evaluation"
-    measures: ClassVar[tuple[MetricInfo, ...]] = ()
+    kind: ClassVar[str] = "metric"
+    infos: ClassVar[tuple[MetricInfo, ...]] = ()
     """How to read the metrics it yields, where methods are compared by them: a measure's name is a record's metric."""
 
-    erases: ClassVar[bool] = False
+    perturbs_input: ClassVar[bool] = False
     """Whether it takes words out of texts: what the model then says may be surprise."""
-    per_text: ClassVar[bool] = True
+    cost_scales_with_texts: ClassVar[bool] = True
     """Whether its work grows with the texts: what it takes can then be forecast from a few."""
 
     @abstractmethod
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """The numbers, one a record."""
 
-    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
+    def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
         """Benches on which it fits and asks methods anew, with tasks that it may have to train first."""
         return ()
 
-    def rehearsed(self) -> tuple["Metric", float]:
+    def pilot_version(self) -> tuple["Metric", float]:
         """The same over tasks that are trained for less long, and how many times as long its own are trained."""
         return self, 1.0
 
-    def parts(self, method: Method, workspace: Workspace) -> Sequence[Node]:
+    def nodes(self, method: Method, workspace: Workspace) -> Sequence[Node]:
         """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
         return ()
 

@@ -100,16 +100,16 @@ def _drops(
 COMPREHENSIVENESS = MetricInfo(
     name="comprehensiveness",
     title="Comprehensiveness",
-    better="higher",
-    says="The answer falls when the words that score highest are erased: they were needed.",
-    cannot_say="Erased texts are unlike any the model was trained on; part of the fall may be surprise.",
+    higher_is_better=True,
+    interpretation="The answer falls when the words that score highest are erased: they were needed.",
+    limitation="Erased texts are unlike any the model was trained on; part of the fall may be surprise.",
 )
 SUFFICIENCY = MetricInfo(
     name="sufficiency",
     title="Sufficiency",
-    better="lower",
-    says="The answer hardly falls when only the words that score highest are left: they were enough.",
-    cannot_say="A model can be sure of a text that says nothing; few words left may suffice for the wrong reason.",
+    higher_is_better=False,
+    interpretation="The answer hardly falls when only the words that score highest are left: they were enough.",
+    limitation="A model can be sure of a text that says nothing; few words left may suffice for the wrong reason.",
 )
 NORMALISED = tuple(
     replace(measure, name=f"normalised_{measure.name}", title=f"Normalised {measure.title.lower()}")
@@ -122,8 +122,8 @@ class Comprehensiveness(Metric):
     """comp_k = p(y|x) - p(y|x without the top k), suff_k = p(y|x) - p(y|the top k alone); both averaged over k."""
 
     name: ClassVar[str] = "comprehensiveness"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (COMPREHENSIVENESS, SUFFICIENCY, *NORMALISED)
-    erases: ClassVar[bool] = True
+    infos: ClassVar[tuple[MetricInfo, ...]] = (COMPREHENSIVENESS, SUFFICIENCY, *NORMALISED)
+    perturbs_input: ClassVar[bool] = True
 
     split: str = "test"
     ratios: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5)
@@ -150,7 +150,7 @@ class Comprehensiveness(Metric):
         whole = clean(workspace, self.split, self.goal)
         order = places(explained.attribution.scores, batch.maskable)
         sizes, eraser = counts(batch.maskable, self.ratios), Eraser.on(workspace, self.mode)
-        for keep, (measure, normalised) in enumerate(zip(self.measures[:2], NORMALISED, strict=True)):
+        for keep, (measure, normalised) in enumerate(zip(self.infos[:2], NORMALISED, strict=True)):
             drop = drops(eraser, batch, whole, order, sizes, bool(keep))
             mean = drop.mean(dim=1)
             yield record_of(workspace, method, explained, "input", measure.name, mean, keep_rows=True)

@@ -31,20 +31,20 @@ class DivergenceToTruth(Metric):
     """
 
     name: ClassVar[str] = "divergence-to-truth"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="kl_to_truth",
             title="KL to the truth",
-            better="lower",
-            says="The scores are shared out as the answer really depends on the tokens.",
-            cannot_say="It is infinite where a needed token scores exactly zero, and says nothing about other tasks.",
+            higher_is_better=False,
+            interpretation="The scores are shared out as the answer really depends on the tokens.",
+            limitation="It is infinite where a needed token scores exactly zero, and says nothing about other tasks.",
         ),
         MetricInfo(
             name="js_to_truth",
             title="JS to the truth",
-            better="lower",
-            says="The scores are shared out as the answer really depends on the tokens; at most log 2.",
-            cannot_say="The truth is known because the task was made so; real texts may be explained worse or better.",
+            higher_is_better=False,
+            interpretation="The scores are shared out as the answer really depends on the tokens; at most log 2.",
+            limitation="The truth is known because the task was made so; real texts may be explained worse or better.",
         ),
     )
 
@@ -113,20 +113,20 @@ class MassOnEvidence(Metric):
     """
 
     name: ClassVar[str] = "mass-on-evidence"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="evidence_mass",
             title="mass on the evidence",
-            better="higher",
-            says="Most of the scores' weight lies on what the answer follows from.",
-            cannot_say=PLANTED,
+            higher_is_better=True,
+            interpretation="Most of the scores' weight lies on what the answer follows from.",
+            limitation=PLANTED,
         ),
         MetricInfo(
             name="evidence_first",
             title="highest score on the evidence",
-            better="higher",
-            says="The token that scores highest is one the answer follows from.",
-            cannot_say=PLANTED,
+            higher_is_better=True,
+            interpretation="The token that scores highest is one the answer follows from.",
+            limitation=PLANTED,
         ),
     )
 

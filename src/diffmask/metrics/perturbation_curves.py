@@ -31,20 +31,20 @@ class DeletionInsertion(Metric):
     """Area under p(decision | text less its first tokens), and under p(decision | its first tokens alone)."""
 
     name: ClassVar[str] = "deletion-insertion"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="deletion_area",
             title="deletion",
-            better="lower",
-            says="The answer goes quickly when tokens are erased in the method's order.",
-            cannot_say=BLIND,
+            higher_is_better=False,
+            interpretation="The answer goes quickly when tokens are erased in the method's order.",
+            limitation=BLIND,
         ),
         MetricInfo(
             name="insertion_area",
             title="insertion",
-            better="higher",
-            says="The answer comes back quickly when tokens are given back in the method's order.",
-            cannot_say=BLIND,
+            higher_is_better=True,
+            interpretation="The answer comes back quickly when tokens are given back in the method's order.",
+            limitation=BLIND,
         ),
     )
 
@@ -99,13 +99,13 @@ class DecisionFlip(Metric):
     """Share of the maskable tokens erased, highest score first, when the decision first changes; 1 if it never does."""
 
     name: ClassVar[str] = "decision-flip"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="flip_share",
             title="share of tokens to flip",
-            better="lower",
-            says="Erasing few tokens, in the method's order, changes the decision.",
-            cannot_say="A decision can flip because the erased text is strange to the model; and a class that it "
+            higher_is_better=False,
+            interpretation="Erasing few tokens, in the method's order, changes the decision.",
+            limitation="A decision can flip because the erased text is strange to the model; and a class that it "
             "favours for a text of masks never flips.",
         ),
     )

@@ -32,27 +32,27 @@ class HumanRationales(Metric):
     """
 
     name: ClassVar[str] = "human-rationales"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="rationale_auprc",
             title="average precision against people's marks",
-            better="higher",
-            says="Tokens that people marked score higher than those they did not.",
-            cannot_say=PEOPLE,
+            higher_is_better=True,
+            interpretation="Tokens that people marked score higher than those they did not.",
+            limitation=PEOPLE,
         ),
         MetricInfo(
             name="rationale_token_f1",
             title="token F1 against people's marks",
-            better="higher",
-            says="The highest scores lie on the tokens that people marked.",
-            cannot_say=PEOPLE,
+            higher_is_better=True,
+            interpretation="The highest scores lie on the tokens that people marked.",
+            limitation=PEOPLE,
         ),
         MetricInfo(
             name="rationale_iou_f1",
             title="span F1 against people's marks",
-            better="higher",
-            says="Runs of high scores cover at least half of what they and people's spans cover together.",
-            cannot_say=PEOPLE + " Scores that jump from token to token have no spans, however right they are.",
+            higher_is_better=True,
+            interpretation="Runs of high scores cover at least half of what they and people's spans cover together.",
+            limitation=PEOPLE + " Scores that jump from token to token have no spans, however right they are.",
         ),
     )
 

@@ -35,13 +35,13 @@ class Infidelity(Metric):
     """
 
     name: ClassVar[str] = "infidelity"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="infidelity",
             title="infidelity",
-            better="lower",
-            says="The scores of any tokens, summed, say how much the answer changes without them.",
-            cannot_say="It asks scores to add up, which those of a method that ranks tokens were never meant to; "
+            higher_is_better=False,
+            interpretation="The scores of any tokens, summed, say how much the answer changes without them.",
+            limitation="It asks scores to add up, which those of a method that ranks tokens were never meant to; "
             "and the erased texts are unlike those the model was trained on.",
         ),
     )
@@ -112,13 +112,13 @@ class MaxSensitivity(Metric):
     """max over d of ||scores(x + d) - scores(x)|| / ||scores(x)||, d small and added to the token embeddings."""
 
     name: ClassVar[str] = "sensitivity"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="max_sensitivity",
             title="sensitivity to noise",
-            better="lower",
-            says="A change too small to matter to the model hardly moves the scores.",
-            cannot_say="Scores that ignore the model are perfectly calm; a calm explanation need not be a right one.",
+            higher_is_better=False,
+            interpretation="A change too small to matter to the model hardly moves the scores.",
+            limitation="Scores that ignore the model are perfectly calm; a calm explanation need not be a right one.",
         ),
     )
 

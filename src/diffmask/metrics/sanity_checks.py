@@ -54,13 +54,13 @@ class RandomisedModel(Metric):
     """Spearman's rho between the scores of the model and those of a copy whose weights are shuffled."""
 
     name: ClassVar[str] = "randomised-model"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="randomised_correlation",
             title="correlation with a shuffled model",
-            better="lower",
-            says="The scores follow what the model learned: without it they are others.",
-            cannot_say="Near zero is the least one may ask, not a sign of truth; and a model's wiring alone can give "
+            higher_is_better=False,
+            interpretation="The scores follow what the model learned: without it they are others.",
+            limitation="Near zero is the least one may ask, not a sign of truth; and a model's wiring alone can give "
             "some tokens more weight than others, which is no fault of a method.",
         ),
     )
@@ -73,7 +73,7 @@ class RandomisedModel(Metric):
         if not all(0 < share <= 1 for share in self.shares):
             raise ConfigError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
 
-    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
+    def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
         """Everything shuffled, then each share."""
         changes = [Shuffled(), *(Shuffled(share=share) for share in self.shares)]
         return [ModifiedWorkspace.of(workspace, change) for change in changes]
@@ -82,7 +82,7 @@ class RandomisedModel(Metric):
         """The correlation with everything shuffled; then that of each share."""
         own = workspace.explained(method, self.split)
         maskable = workspace.task().data[self.split].maskable
-        for share, shuffled in zip((None, *self.shares), self.beside(workspace), strict=True):
+        for share, shuffled in zip((None, *self.shares), self.extra_workspaces(workspace), strict=True):
             other = shuffled.explained(method, self.split)
             values = rank_correlation(own.attribution.scores, other.attribution.scores, maskable)
             yield record_of(workspace, method, own, "input", "randomised_correlation", values, at=share, keep_rows=True)
@@ -93,13 +93,13 @@ class StabilityOverSeeds(Metric):
     """Mean of Spearman's rho between the scores of a fit with seed s and those of fits with s + 1, s + 2, ..."""
 
     name: ClassVar[str] = "stability"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         MetricInfo(
             name="seed_correlation",
             title="agreement between seeds",
-            better="higher",
-            says="A fit with another seed ranks a text's tokens alike: the order is not an accident of the fit.",
-            cannot_say="A method that draws nothing at random agrees with itself whatever it says.",
+            higher_is_better=True,
+            interpretation="A fit with another seed ranks the tokens of a text alike.",
+            limitation="A method that draws nothing at random agrees with itself whatever it says.",
         ),
     )
 
@@ -111,7 +111,7 @@ class StabilityOverSeeds(Metric):
         if self.others < 1:
             raise ConfigError(f"stability: others is at least 1; found {self.others}")
 
-    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
+    def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
         """The same task at other seeds."""
         return [ReseededWorkspace.of(workspace, workspace.seed + further) for further in range(1, self.others + 1)]
 
@@ -119,7 +119,7 @@ class StabilityOverSeeds(Metric):
         """One number."""
         own = workspace.explained(method, self.split)
         maskable = workspace.task().data[self.split].maskable
-        others = [beside.explained(method, self.split).attribution for beside in self.beside(workspace)]
+        others = [beside.explained(method, self.split).attribution for beside in self.extra_workspaces(workspace)]
         found = [rank_correlation(own.attribution.scores, other.scores, maskable) for other in others]
         values = torch.stack(found).mean(dim=0)
         yield record_of(workspace, method, own, "input", "seed_correlation", values, keep_rows=True)

@@ -139,23 +139,23 @@ def measures_of(kind: Kind) -> tuple[MetricInfo, ...]:
         MetricInfo(
             name=f"{kind}_first",
             title=f"{title} ranked first",
-            better="higher",
-            says="The highest score of a text lies on what decides it.",
-            cannot_say=CANNOT,
+            higher_is_better=True,
+            interpretation="The highest score of a text lies on what decides it.",
+            limitation=CANNOT,
         ),
         MetricInfo(
             name=f"{kind}_precision",
             title=f"{title}, precision at k",
-            better="higher",
-            says="The k highest scores of a text lie on the k tokens that decide it.",
-            cannot_say=CANNOT,
+            higher_is_better=True,
+            interpretation="The k highest scores of a text lie on the k tokens that decide it.",
+            limitation=CANNOT,
         ),
         MetricInfo(
             name=f"{kind}_rank",
             title=f"{title}, mean rank",
-            better="lower",
-            says="Few tokens score higher than those that decide; 1 is first, and the best for two tokens is 1.5.",
-            cannot_say=CANNOT,
+            higher_is_better=False,
+            interpretation="Few tokens score higher than the planted ones. Best: 1 for one token, 1.5 for two.",
+            limitation=CANNOT,
         ),
     )
 
@@ -256,7 +256,7 @@ class PlantedShortcut(Metric):
     """
 
     name: ClassVar[str] = "planted-shortcut"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (
+    infos: ClassVar[tuple[MetricInfo, ...]] = (
         *measures_of("single"),
         *measures_of("context"),
         *measures_of("pair"),
@@ -284,18 +284,18 @@ class PlantedShortcut(Metric):
             learning_rate=self.learning_rate,
         )
 
-    def beside(self, workspace: Workspace) -> Sequence[Workspace]:
+    def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
         """The planted copy."""
         return [ModifiedWorkspace.of(workspace, self.change)]
 
-    def rehearsed(self) -> tuple[Metric, float]:
+    def pilot_version(self) -> tuple[Metric, float]:
         """With a copy that need not have learned the shortcut."""
         steps = min(self.steps, REHEARSED)
         return replace(self, steps=steps, learned=0.0), self.steps / steps
 
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers, or a warning that says why there are none."""
-        (planted,) = self.beside(workspace)
+        (planted,) = self.extra_workspaces(workspace)
         task = planted.task()
         known = lesson(task)
         problem = known.problem(self.learned)

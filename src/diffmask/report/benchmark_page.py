@@ -73,15 +73,15 @@ def render_benchmark(board: BenchmarkResult) -> str:
         board=board,
         payload=build_payload(board),
         standings=standings(board),
-        whiskers={measure.name: _marked(interval_cells(board, measure)) for measure in board.measures},
+        whiskers={metric.name: _marked(interval_cells(board, metric)) for metric in board.metrics},
         curves=[
             (title, Markup(curve_chart(board, group, title)), group) for title, group in curve_groups(board).items()
         ],
         costs=cost_columns(board),
         cost_charts=[
-            (measure.title, Markup(cost_chart(board, measure))) for measure in board.measures if _priced(board, measure)
+            (metric.title, Markup(cost_chart(board, metric))) for metric in board.metrics if _priced(board, metric)
         ],
-        comparisons={measure.name: _of(board.comparisons, measure) for measure in board.measures},
+        comparisons={metric.name: _of(board.comparisons, metric) for metric in board.metrics},
         between=between,
         is_baseline=is_baseline,
         script=Markup(script),
@@ -136,12 +136,12 @@ def _marked(drawings: Mapping[str, str]) -> Mapping[str, str]:
     return {name: Markup(drawing) for name, drawing in drawings.items()}
 
 
-def _priced(board: BenchmarkResult, measure: MetricInfo) -> bool:
-    return any(measure.name in method.estimates and "seconds" in method.cost for method in board.methods)
+def _priced(board: BenchmarkResult, metric: MetricInfo) -> bool:
+    return any(metric.name in method.estimates and "seconds" in method.cost for method in board.methods)
 
 
-def _of(comparisons: Sequence[Comparison], measure: MetricInfo) -> Sequence[Comparison]:
-    return [comparison for comparison in comparisons if comparison.measure == measure.name]
+def _of(comparisons: Sequence[Comparison], metric: MetricInfo) -> Sequence[Comparison]:
+    return [comparison for comparison in comparisons if comparison.metric == metric.name]
 
 
 def is_benchmark(folder: str | Path) -> bool:
@@ -152,7 +152,7 @@ def is_benchmark(folder: str | Path) -> bool:
 def write_benchmark_report(folder: str | Path) -> Path:
     """Write `report.html`, `tables/` and, where matplotlib is installed, `figures/`; returns the page's path."""
     home, board = Path(folder), BenchmarkResult.load(folder)
-    for name, text in {**csv_tables(board), "measures.tex": latex_table(board)}.items():
+    for name, text in {**csv_tables(board), "metrics.tex": latex_table(board)}.items():
         write_text(home / "tables" / name, text)
     if find_spec("matplotlib"):
         write_figures(board, home / "figures")

@@ -138,8 +138,11 @@ def curve_chart(board: BenchmarkResult, curves: Sequence[Curve], title: str) -> 
     )
     shares = max(x.ticks) <= 1
     return wrap_svg(
-        draw_axes(x, y, curves[0].knob, lambda value: f"{100 * value:g} %" if shares else f"{value:g}") + lines + names,
-        f"{title} against {curves[0].knob}: {', '.join(curve.method for curve in curves)}. Values in the table below.",
+        draw_axes(x, y, curves[0].x_label, lambda value: f"{100 * value:g} %" if shares else f"{value:g}")
+        + lines
+        + names,
+        f"{title} against {curves[0].x_label}: {', '.join(curve.method for curve in curves)}. "
+        "Values in the table below.",
     )
 
 
@@ -164,29 +167,29 @@ def _line_label(curve: Curve, kind: int, x: Axis, y: Axis, at: float) -> str:
 
 def curve_groups(board: BenchmarkResult) -> Mapping[str, Sequence[Curve]]:
     """Curves that share a chart, by the chart's title."""
-    titles = {measure.name: measure.title for measure in board.measures}
+    titles = {metric.name: metric.title for metric in board.metrics}
     known = {method.name for method in board.methods}
     groups: dict[tuple[str, str], list[Curve]] = {}
     for curve in board.curves:
         if curve.method in known and len(curve.x):
-            groups.setdefault((curve.measure, curve.knob), []).append(curve)
-    return {titles.get(measure, measure.replace("_", " ")): group for (measure, _), group in groups.items()}
+            groups.setdefault((curve.metric, curve.x_label), []).append(curve)
+    return {titles.get(metric, metric.replace("_", " ")): group for (metric, _), group in groups.items()}
 
 
 Box = tuple[float, float, float, float]
 Anchor = Literal["start", "middle", "end"]
 
 
-def cost_chart(board: BenchmarkResult, measure: MetricInfo) -> str:
+def cost_chart(board: BenchmarkResult, metric: MetricInfo) -> str:
     """Seconds a text, on a logarithmic axis, against a measure with its interval; better is always up."""
     known = [
-        (kind, method.name, method.cost["seconds"], method.estimates[measure.name])
+        (kind, method.name, method.cost["seconds"], method.estimates[metric.name])
         for kind, method in enumerate(board.methods)
-        if measure.name in method.estimates and "seconds" in method.cost
+        if metric.name in method.estimates and "seconds" in method.cost
     ]
     # One scale of cost for all measures.
     x = fit_axis([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
-    up, down = (TOP, BOTTOM) if measure.better == "higher" else (BOTTOM, TOP)
+    up, down = (TOP, BOTTOM) if metric.higher_is_better else (BOTTOM, TOP)
     y = fit_axis([value for *_, found in known for value in (found.low, found.high)], down, up)
     taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12.0, 12.0) for _, _, seconds, found in known]
     taken += [
@@ -196,7 +199,7 @@ def cost_chart(board: BenchmarkResult, measure: MetricInfo) -> str:
     points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
     return wrap_svg(
         draw_axes(x, y, "seconds a text, logarithmic", duration) + points,
-        f"{measure.title} against seconds a text; better is up, cheaper is left. Values in the tables.",
+        f"{metric.title} against seconds a text; better is up, cheaper is left. Values in the tables.",
     )
 
 
@@ -246,11 +249,9 @@ def _overlap(first: Box, second: Box) -> bool:
 CELL_WIDTH = 152.0
 
 
-def interval_cells(board: BenchmarkResult, measure: MetricInfo) -> dict[str, str]:
+def interval_cells(board: BenchmarkResult, metric: MetricInfo) -> dict[str, str]:
     """By method's name: a line for the interval, a dot for the mean; dashed, where the first baseline's mean is."""
-    found = {
-        method.name: method.estimates[measure.name] for method in board.methods if measure.name in method.estimates
-    }
+    found = {method.name: method.estimates[metric.name] for method in board.methods if metric.name in method.estimates}
     if not found:
         return {}
     axis = fit_axis([value for one in found.values() for value in (one.low, one.high)], 4.0, CELL_WIDTH - 4)

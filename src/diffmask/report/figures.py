@@ -15,12 +15,12 @@ MARKS = "os^dXv|P"
 def write_figures(board: BenchmarkResult, folder: Path) -> list[Path]:
     """Every chart as PNG and PDF; returns the files."""
     drawings = {
-        f"curve_{_file(group[0].measure)}": _curves(board, title, group) for title, group in curve_groups(board).items()
+        f"curve_{_file(group[0].metric)}": _curves(board, title, group) for title, group in curve_groups(board).items()
     }
     drawings |= {
-        f"cost_{_file(measure.name)}": _cost(board, measure)
-        for measure in board.measures
-        if any(measure.name in method.estimates and method.cost.get("seconds") for method in board.methods)
+        f"cost_{_file(metric.name)}": _cost(board, metric)
+        for metric in board.metrics
+        if any(metric.name in method.estimates and method.cost.get("seconds") for method in board.methods)
     }
     drawings |= {f"agreement_{_file(kind)}": _agreement(board, kind, rows) for kind, rows in board.agreement.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,21 +57,21 @@ def _curves(board: BenchmarkResult, title: str, curves: Sequence[Curve]) -> Draw
             axes.plot(curve.x, curve.y, label=escape_dollars(curve.method), **_look(kind))
             if curve.low and curve.high:
                 axes.fill_between(curve.x, curve.low, curve.high, color=COLOURS[kind % 8], alpha=0.08, linewidth=0)
-        axes.set(xlabel=escape_dollars(curves[0].knob), ylabel=escape_dollars(title))
+        axes.set(xlabel=escape_dollars(curves[0].x_label), ylabel=escape_dollars(title))
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
 
     return draw
 
 
-def _cost(board: BenchmarkResult, measure: MetricInfo) -> DrawFunction:
+def _cost(board: BenchmarkResult, metric: MetricInfo) -> DrawFunction:
     def draw(_: Any, axes: Any) -> None:
         for kind, method in enumerate(board.methods):
-            found, seconds = method.estimates.get(measure.name), method.cost.get("seconds")
+            found, seconds = method.estimates.get(metric.name), method.cost.get("seconds")
             if found and seconds:
                 error = [[found.mean - found.low], [found.high - found.mean]]
                 axes.errorbar([seconds], [found.mean], yerr=error, label=escape_dollars(method.name), **_look(kind))
-        axes.set(xscale="log", xlabel="seconds a text", ylabel=escape_dollars(measure.title))
-        if measure.better == "lower":
+        axes.set(xscale="log", xlabel="seconds a text", ylabel=escape_dollars(metric.title))
+        if not metric.higher_is_better:
             axes.invert_yaxis()
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
 

@@ -29,7 +29,7 @@ class Standing:
 
 def standings(board: BenchmarkResult) -> Mapping[str, Standing]:
     """Of every measure, by its name."""
-    return {measure.name: _standing(board, measure) for measure in board.measures}
+    return {metric.name: _standing(board, metric) for metric in board.metrics}
 
 
 def is_baseline(method: MethodResult) -> bool:
@@ -37,13 +37,13 @@ def is_baseline(method: MethodResult) -> bool:
     return method.recipe.get("name", method.name) in BASELINES
 
 
-def _standing(board: BenchmarkResult, measure: MetricInfo) -> Standing:
-    means = {method.name: method.estimates[measure.name].mean for method in board.methods
-             if measure.name in method.estimates}  # fmt: skip
+def _standing(board: BenchmarkResult, metric: MetricInfo) -> Standing:
+    means = {method.name: method.estimates[metric.name].mean for method in board.methods
+             if metric.name in method.estimates}  # fmt: skip
     if len(means) < 2:
         return Standing(leader=None, tied=frozenset(), chance=frozenset())
-    leader = (max if measure.better == "higher" else min)(means, key=means.__getitem__)
-    winners = _winners(board.comparisons, measure.name)
+    leader = (max if metric.higher_is_better else min)(means, key=means.__getitem__)
+    winners = _winners(board.comparisons, metric.name)
     baselines = [method.name for method in board.methods if is_baseline(method) and method.name in means]
     return Standing(
         leader=leader,
@@ -56,5 +56,5 @@ def _standing(board: BenchmarkResult, measure: MetricInfo) -> Standing:
     )
 
 
-def _winners(comparisons: Sequence[Comparison], measure: str) -> dict[frozenset[str], str | None]:
-    return {frozenset({one.first, one.second}): one.winner for one in comparisons if one.measure == measure}
+def _winners(comparisons: Sequence[Comparison], metric: str) -> dict[frozenset[str], str | None]:
+    return {frozenset({one.first, one.second}): one.winner for one in comparisons if one.metric == metric}

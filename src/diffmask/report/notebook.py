@@ -32,10 +32,10 @@ def render_notebook(board: BenchmarkResult) -> str:
 
 def _table(board: BenchmarkResult) -> str:
     ranked = standings(board)
-    heads = "".join(f'<th scope="col">{_heading(measure)}</th>' for measure in board.measures)
+    heads = "".join(f'<th scope="col">{_heading(metric)}</th>' for metric in board.metrics)
     rows = "".join(
         f'<tr><th scope="row"><bdi>{escape(method.name)}</bdi></th>'
-        + "".join(_cell(method, measure.name, ranked[measure.name]) for measure in board.measures)
+        + "".join(_cell(method, metric.name, ranked[metric.name]) for metric in board.metrics)
         + f"<td>{duration(method.cost['seconds']) if 'seconds' in method.cost else ''}</td></tr>"
         for method in board.methods
     )
@@ -45,14 +45,14 @@ def _table(board: BenchmarkResult) -> str:
     )
 
 
-def _heading(measure: MetricInfo) -> str:
+def _heading(metric: MetricInfo) -> str:
     return (
-        f"{escape(measure.title)}<small>{'↑' if measure.better == 'higher' else '↓'} {measure.better} is better</small>"
+        f"{escape(metric.title)}<small>{'↑' if metric.higher_is_better else '↓'} {metric.direction} is better</small>"
     )
 
 
-def _cell(method: MethodResult, measure: str, standing: Standing) -> str:
-    found = method.estimates.get(measure)
+def _cell(method: MethodResult, metric: str, standing: Standing) -> str:
+    found = method.estimates.get(metric)
     if found is None:
         return '<td class="quiet">not measured</td>'
     mark = standing.mark(method.name)

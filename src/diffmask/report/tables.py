@@ -68,7 +68,7 @@ ESCAPES = {
 def csv_tables(board: BenchmarkResult) -> Mapping[str, str]:
     """The text of every CSV file, by the file's name."""
     return {
-        "measures.csv": _csv(_measures(board)),
+        "metrics.csv": _csv(_metrics(board)),
         "comparisons.csv": _csv(_comparisons(board)),
         "curves.csv": _csv(_curves(board)),
         "costs.csv": _csv(_costs(board)),
@@ -92,10 +92,10 @@ def booktabs_table(headings: Sequence[str], body: Sequence[Sequence[str]], align
 def latex_table(board: BenchmarkResult) -> str:
     """Return methods by metrics for `booktabs`: bold is better than every other method, a dagger is tied for best."""
     arrows = {"higher": "uparrow", "lower": "downarrow"}
-    heads = [f"{escape_latex(measure.title)} ${chr(92)}{arrows[measure.better]}$" for measure in board.measures]
+    heads = [f"{escape_latex(metric.title)} ${chr(92)}{arrows[metric.direction]}$" for metric in board.metrics]
     ranked = standings(board)
     body = [
-        [escape_latex(method.name), *(_latex_cell(method, m.name, ranked[m.name]) for m in board.measures)]
+        [escape_latex(method.name), *(_latex_cell(method, m.name, ranked[m.name]) for m in board.metrics)]
         for method in board.methods
     ]
     note = "% Mean and half the 95 % interval. Bold: better than every other method. Dagger: tied for best."
@@ -111,8 +111,8 @@ def escape_latex(text: str) -> str:
     return "".join(ESCAPES.get(letter, letter) for letter in " ".join(text.split()))
 
 
-def _latex_cell(method: MethodResult, measure: str, standing: Standing) -> str:
-    found = method.estimates.get(measure)
+def _latex_cell(method: MethodResult, metric: str, standing: Standing) -> str:
+    found = method.estimates.get(metric)
     if found is None:
         return "--"
     mark = standing.mark(method.name)
@@ -121,23 +121,23 @@ def _latex_cell(method: MethodResult, measure: str, standing: Standing) -> str:
     return rf"${mean}{dagger} \pm {(found.high - found.low) / 2:.3f}$"
 
 
-def _measures(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
+def _metrics(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     ranked = standings(board)
     for method in board.methods:
-        for measure in board.measures:
-            if measure.name in method.estimates:
-                found = method.estimates[measure.name]
+        for metric in board.metrics:
+            if metric.name in method.estimates:
+                found = method.estimates[metric.name]
                 yield {
-                    "method": method.name, "measure": measure.name, "better": measure.better, "mean": found.mean,
+                    "method": method.name, "metric": metric.name, "better": metric.direction, "mean": found.mean,
                     "low": found.low, "high": found.high, "rows": found.rows, "seeds": found.seeds,
-                    "standing": ranked[measure.name].mark(method.name),
+                    "standing": ranked[metric.name].mark(method.name),
                 }  # fmt: skip
 
 
 def _comparisons(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for one in board.comparisons:
         yield {
-            "measure": one.measure, "first": one.first, "second": one.second, "difference": one.difference,
+            "metric": one.metric, "first": one.first, "second": one.second, "difference": one.difference,
             "low": one.low, "high": one.high, "p_value": one.p_value, "winner": one.winner or "",
         }  # fmt: skip
 
@@ -146,7 +146,7 @@ def _curves(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for curve in board.curves:
         for place, (x, y) in enumerate(zip(curve.x, curve.y, strict=True)):
             yield {
-                "measure": curve.measure, "method": curve.method, "knob": curve.knob, "x": x, "y": y,
+                "metric": curve.metric, "method": curve.method, "x_label": curve.x_label, "x": x, "y": y,
                 "low": curve.low[place] if curve.low else "", "high": curve.high[place] if curve.high else "",
             }  # fmt: skip
 

@@ -17,7 +17,7 @@ def print_benchmark(board: BenchmarkResult, console: Console | None = None) -> N
     """Print the verdict, what limits it, and the table."""
     out = console or Console()
     # A table cut to a pipe's 80 columns cannot be read.
-    out.width = out.width if out.is_terminal else max(out.width, 30 + 24 * len(board.measures))
+    out.width = out.width if out.is_terminal else max(out.width, 30 + 24 * len(board.metrics))
     out.print(Text(board.title, style="bold"))
     for paragraph in board.verdict:
         out.print(Text(f"\n{paragraph}"))
@@ -39,18 +39,18 @@ def _table(board: BenchmarkResult) -> Table:
     ranked = standings(board)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("method")
-    for measure in board.measures:
-        table.add_column(Text(f"{measure.title} {'↑' if measure.better == 'higher' else '↓'}"), justify="right")
+    for metric in board.metrics:
+        table.add_column(Text(f"{metric.title} {'↑' if metric.higher_is_better else '↓'}"), justify="right")
     table.add_column("a text", justify="right")
     for method in board.methods:
-        cells = [_cell(method, measure.name, ranked[measure.name]) for measure in board.measures]
+        cells = [_cell(method, metric.name, ranked[metric.name]) for metric in board.metrics]
         cost = duration(method.cost["seconds"]) if "seconds" in method.cost else ""
         table.add_row(Text(method.name), *cells, cost)
     return table
 
 
-def _cell(method: MethodResult, measure: str, standing: Standing) -> Text:
-    found = method.estimates.get(measure)
+def _cell(method: MethodResult, metric: str, standing: Standing) -> Text:
+    found = method.estimates.get(metric)
     if found is None:
         return Text("–", style="dim")
     mark = standing.mark(method.name)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from diffmask.errors import InputError
 from diffmask.results.records import write_json, write_text
@@ -11,21 +11,28 @@ from diffmask.results.records import write_json, write_text
 
 @dataclass(frozen=True, kw_only=True)
 class MetricInfo:
-    """What is measured, and how to read it."""
+    """Name, direction, interpretation and limits of one number that methods are compared by."""
 
     name: str
+    """Equal to `Record.metric` of the records that hold the number."""
     title: str
-    better: Literal["higher", "lower"]
-    says: str
-    """What a good value means, in a sentence."""
-    cannot_say: str
-    """What it does not mean, in a sentence."""
-    knob: str = "share of tokens"
-    """What is turned along its curve, where it has one."""
+    """Name in tables and sentences."""
+    higher_is_better: bool
+    interpretation: str
+    """Meaning of a good value, in one sentence."""
+    limitation: str
+    """Conclusion that a good value does not allow, in one sentence."""
+    x_label: str = "share of tokens"
+    """Label of the x axis of its curve, if it has one."""
     curve: str = ""
-    """The metric along its curve, where that is another than its own."""
+    """Name of the metric on the curve, if it differs from `name`."""
     relative_to_random: bool = False
-    """Whether it is counted from a random order, which then has 0."""
+    """Whether the values are relative to the random baseline, which then has the value 0."""
+
+    @property
+    def direction(self) -> str:
+        """Return `higher` or `lower`: the direction in which values are better."""
+        return "higher" if self.higher_is_better else "lower"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +50,7 @@ class Estimate:
 class Comparison:
     """Two methods on one measure: mean of first less second over the same rows."""
 
-    measure: str
+    metric: str
     first: str
     second: str
     difference: float
@@ -59,9 +66,9 @@ class Comparison:
 class Curve:
     """A measure against the share of tokens erased, or another knob."""
 
-    measure: str
+    metric: str
     method: str
-    knob: str
+    x_label: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] = ()
@@ -110,7 +117,7 @@ class BenchmarkResult:
     """Paragraphs; the first can be quoted alone."""
     warnings: Sequence[str]
     """What limits the verdict: too few rows, erased input out of distribution, a fit that failed."""
-    measures: Sequence[MetricInfo]
+    metrics: Sequence[MetricInfo]
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     curves: Sequence[Curve]

@@ -37,39 +37,39 @@ class Bootstrapped:
 
 
 def compare(
-    measures: Sequence[MetricInfo],
+    metrics: Sequence[MetricInfo],
     values: Mapping[str, Mapping[str, Values]],
     resamples: int = RESAMPLES,
 ) -> list[Comparison]:
     """Every pair of methods on every measure, `values` by measure and method; Holm's correction over all of them."""
     found = []
-    for measure in measures:
-        for first, second in combinations(values.get(measure.name, {}), 2):
-            difference = paired(values[measure.name][first], values[measure.name][second])
+    for metric in metrics:
+        for first, second in combinations(values.get(metric.name, {}), 2):
+            difference = paired(values[metric.name][first], values[metric.name][second])
             if difference is not None:
-                found.append((measure, first, second, difference))
+                found.append((metric, first, second, difference))
     enough = max(resamples, 40 * len(found))
     results = [bootstrap(difference, enough) for *_, difference in found]
     corrected = holm([result.p_value for result in results])
     return [
         Comparison(
-            measure=measure.name,
+            metric=metric.name,
             first=first,
             second=second,
             difference=result.mean,
             low=result.low,
             high=result.high,
             p_value=p_value,
-            winner=_winner(measure, first, second, result, p_value),
+            winner=_winner(metric, first, second, result, p_value),
         )
-        for (measure, first, second, _), result, p_value in zip(found, results, corrected, strict=True)
+        for (metric, first, second, _), result, p_value in zip(found, results, corrected, strict=True)
     ]
 
 
-def _winner(measure: MetricInfo, first: str, second: str, result: Bootstrapped, p_value: float) -> str | None:
+def _winner(metric: MetricInfo, first: str, second: str, result: Bootstrapped, p_value: float) -> str | None:
     if p_value > LEVEL or result.rows < FEWEST_ROWS or result.mean == 0:
         return None
-    return first if (result.mean > 0) == (measure.better == "higher") else second
+    return first if (result.mean > 0) == (metric.higher_is_better) else second
 
 
 def paired(first: Values, second: Values) -> Values | None:

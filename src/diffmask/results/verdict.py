@@ -13,33 +13,33 @@ BASELINE = "random"
 class VerdictInputs:
     """What the sentences are made of."""
 
-    measures: Sequence[MetricInfo]
+    metrics: Sequence[MetricInfo]
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     texts: int
 
-    def winner(self, measure: str, one: str, other: str) -> str | None:
+    def winner(self, metric: str, one: str, other: str) -> str | None:
         """The better of two methods by a measure; none where they cannot be told apart."""
         for found in self.comparisons:
-            if found.measure == measure and {found.first, found.second} == {one, other}:
+            if found.metric == metric and {found.first, found.second} == {one, other}:
                 return found.winner
         return None
 
-    def compared(self, measure: str) -> list[MethodResult]:
+    def compared(self, metric: str) -> list[MethodResult]:
         """The methods that a measure speaks of, best first."""
-        sign = -1 if next(one.better for one in self.measures if one.name == measure) == "higher" else 1
-        those = [method for method in self.methods if measure in method.estimates]
-        return sorted(those, key=lambda method: sign * method.estimates[measure].mean)
+        sign = -1 if next(info.higher_is_better for info in self.metrics if info.name == metric) else 1
+        those = [method for method in self.methods if metric in method.estimates]
+        return sorted(those, key=lambda method: sign * method.estimates[metric].mean)
 
-    def tied_with_the_best(self, measure: str) -> list[MethodResult]:
+    def tied_with_the_best(self, metric: str) -> list[MethodResult]:
         """The best by a measure, and those that cannot be told apart from it."""
-        best, *others = self.compared(measure)
-        return [best, *(other for other in others if self.winner(measure, best.name, other.name) is None)]
+        best, *others = self.compared(metric)
+        return [best, *(other for other in others if self.winner(metric, best.name, other.name) is None)]
 
 
 def verdict(findings: VerdictInputs) -> list[str]:
     """Paragraphs: against chance, among each other, at what cost, and what none of it says."""
-    compared = [measure for measure in findings.measures if len(findings.compared(measure.name)) > 1]
+    compared = [metric for metric in findings.metrics if len(findings.compared(metric.name)) > 1]
     if findings.texts < FEWEST_ROWS:
         return [
             f"No verdict: {findings.texts} texts are too few to tell methods apart; at least {FEWEST_ROWS} are needed. "
@@ -54,12 +54,12 @@ def verdict(findings: VerdictInputs) -> list[str]:
     ]
 
 
-def _against_chance(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> str:
+def _against_chance(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> str:
     """Which methods beat a random order, by all measures, some, or none."""
     every, some, none, worse = [], [], [], []
     others = [method for method in findings.methods if method.name != BASELINE]
     for method in others:
-        asked = [measure for measure in measures if measure.name in method.estimates]
+        asked = [metric for metric in metrics if metric.name in method.estimates]
         won = [one.title for one in asked if findings.winner(one.name, method.name, BASELINE) == method.name]
         lost = [one.title for one in asked if findings.winner(one.name, method.name, BASELINE) == BASELINE]
         if lost:
@@ -76,41 +76,40 @@ def _against_chance(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> 
         if every
         else "no method beats a random order"
     )
-    said += " by every measure" if len(measures) > 1 else f" by {within(measures[0].title)}" if measures else ""
+    said += " by every measure" if len(metrics) > 1 else f" by {within(metrics[0].title)}" if metrics else ""
     parts = [said, *some]
     if none:
         parts.append(f"{listed(none)} cannot be told from a random order")
     return "; ".join([*parts, *worse]) + "."
 
 
-def _leaders(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> Iterator[str]:
+def _leaders(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> Iterator[str]:
     """Who is best by each measure, as far as that can be said."""
-    for measure in measures:
+    for metric in metrics:
         names = [
-            f"{one.name} ({shown(one.estimates[measure.name].mean)})"
-            for one in findings.tied_with_the_best(measure.name)
+            f"{one.name} ({shown(one.estimates[metric.name].mean)})" for one in findings.tied_with_the_best(metric.name)
         ]
-        if len(names) == len(findings.compared(measure.name)):
-            yield f"By {within(measure.title)} no method can be told from any other."
+        if len(names) == len(findings.compared(metric.name)):
+            yield f"By {within(metric.title)} no method can be told from any other."
         elif len(names) == 1:
-            yield f"Best by {within(measure.title)}: {names[0]}, ahead of all others."
+            yield f"Best by {within(metric.title)}: {names[0]}, ahead of all others."
         else:
-            yield f"Best by {within(measure.title)}: {listed(names)}, which cannot be told apart."
+            yield f"Best by {within(metric.title)}: {listed(names)}, which cannot be told apart."
 
 
-def _differences(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> Iterator[str]:
+def _differences(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> Iterator[str]:
     """Measure by measure, the order with its ties."""
-    for measure in measures:
-        names = [method.name for method in findings.compared(measure.name)]
-        pairs = [found for found in findings.comparisons if found.measure == measure.name]
+    for metric in metrics:
+        names = [method.name for method in findings.compared(metric.name)]
+        pairs = [found for found in findings.comparisons if found.metric == metric.name]
         ties = [f"{found.first} and {found.second}" for found in pairs if found.winner is None]
-        order = ", ".join(f"{one.name} {interval(one, measure.name)}" for one in findings.compared(measure.name))
-        said = f"{measure.title} ({measure.better} is better), {names[0]} first: {order}. "
+        order = ", ".join(f"{one.name} {interval(one, metric.name)}" for one in findings.compared(metric.name))
+        said = f"{metric.title} ({metric.direction} is better), {names[0]} first: {order}. "
         said += f"{len(pairs) - len(ties)} of {len(pairs)} pairs differ"
         yield said + (f"; cannot be told apart: {', '.join(ties)}." if ties else ".")
 
 
-def _cost(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> str:
+def _cost(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> str:
     """What each method takes for a text, and when a fit has paid for itself."""
     parts = []
     for method in sorted(findings.methods, key=lambda method: method.cost.get("seconds", 0.0)):
@@ -130,12 +129,12 @@ def _cost(findings: VerdictInputs, measures: Sequence[MetricInfo]) -> str:
     return "A text takes: " + "; ".join(parts) + "."
 
 
-def _limits(measures: Sequence[MetricInfo]) -> str:
+def _limits(metrics: Sequence[MetricInfo]) -> str:
     # Two measures of one kind have the same limits, which are said once.
     titles: dict[str, list[str]] = {}
-    for measure in measures:
-        titles.setdefault(measure.cannot_say, []).append(measure.title)
-    said = [f"{listed(those)}: {cannot_say}" for cannot_say, those in titles.items()]
+    for metric in metrics:
+        titles.setdefault(metric.limitation, []).append(metric.title)
+    said = [f"{listed(those)}: {limitation}" for limitation, those in titles.items()]
     return " ".join(
         [
             "What this cannot say: whether the model is right, whether a person is helped, or how methods fare on "
@@ -163,9 +162,9 @@ def shown(value: float) -> str:
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3g}"
 
 
-def interval(method: MethodResult, measure: str) -> str:
+def interval(method: MethodResult, metric: str) -> str:
     """A mean with its interval."""
-    found = method.estimates[measure]
+    found = method.estimates[metric]
     return f"{shown(found.mean)} [{shown(found.low)}, {shown(found.high)}]"
 
 

@@ -188,11 +188,9 @@ def test_a_task_without_a_mask_token_says_so(workspace: Workspace, monkeypatch: 
         step(workspace, 50).data()
 
 
-@pytest.mark.parametrize(
-    "evaluation", [Roar(amounts=(0, 25, 50, 75, 100)), RecursiveRoar(amounts=(0, 25, 50, 75, 100))]
-)
-def test_the_evaluation_yields_the_curve_and_its_areas(workspace: Workspace, evaluation: Roar | RecursiveRoar) -> None:
-    records = list(evaluation.run(Weight(), workspace))
+@pytest.mark.parametrize("metric", [Roar(amounts=(0, 25, 50, 75, 100)), RecursiveRoar(amounts=(0, 25, 50, 75, 100))])
+def test_the_evaluation_yields_the_curve_and_its_areas(workspace: Workspace, metric: Roar | RecursiveRoar) -> None:
+    records = list(metric.run(Weight(), workspace))
     curve = [(record.at, record.value) for record in records if record.metric.endswith("_score")]
     assert curve == [(0.0, 1.0), (25.0, 1.0), (50.0, 0.5), (75.0, 0.5), (100.0, 0.5)]
     found = {record.metric.rpartition("roar_")[2]: record.value for record in records}
@@ -235,19 +233,19 @@ def test_a_recursive_step_goes_somewhere() -> None:
 
 
 def test_the_parts_make_all_that_the_evaluation_needs(workspace: Workspace) -> None:
-    evaluation = RecursiveRoar(amounts=(0, 25, 50, 75, 100))
-    for part in evaluation.parts(Weight(), workspace):
+    metric = RecursiveRoar(amounts=(0, 25, 50, 75, 100))
+    for part in metric.nodes(Weight(), workspace):
         part.run()
         assert workspace.store.has(*part.address)
     before = list(CALLS)
-    list(evaluation.run(Weight(), workspace))
+    list(metric.run(Weight(), workspace))
     assert before == CALLS
 
 
 @pytest.mark.parametrize("amounts", [(), (0, 20, 30, 65, 100)])
 def test_a_part_stands_after_what_it_needs(workspace: Workspace, amounts: tuple[int, ...]) -> None:
     made = {("task", workspace.task_digest())}
-    for part in RecursiveRoar(amounts=amounts).parts(Weight(), workspace):
+    for part in RecursiveRoar(amounts=amounts).nodes(Weight(), workspace):
         assert set(part.needs) <= made, part.label
         made.add(part.address)
 

@@ -28,7 +28,7 @@ from diffmask.workspace.workspace import Workspace
 class RemoveAndRetrain(Metric, ABC):
     """A curve of the task's own score over what is masked; over shares, the area between it and the random one, too."""
 
-    per_text: ClassVar[bool] = False
+    cost_scales_with_texts: ClassVar[bool] = False
     recursive: ClassVar[bool]
     variant: ClassVar[str]
     """What its metrics' names begin with."""
@@ -70,7 +70,7 @@ class RemoveAndRetrain(Metric, ABC):
         """One for each point of the curve."""
         return [Step(workspace, method, self.protocol(), k) for k in self.points]
 
-    def parts(self, method: Method, workspace: Workspace) -> list[Node]:
+    def nodes(self, method: Method, workspace: Workspace) -> list[Node]:
         """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
         found: dict[tuple[str, str], Node] = {}
         for chosen in (Random(), method):
@@ -110,7 +110,7 @@ class RemoveAndRetrain(Metric, ABC):
         return tuple((torch.trapezoid(base - found, at, dim=0) / possible).tolist())
 
     def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
-        """Between two curves at this evaluation's points."""
+        """Between two curves at this metric's points."""
         return areas(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
 
     def _record(
@@ -133,11 +133,12 @@ def _measure(variant: str, title: str) -> MetricInfo:
     return MetricInfo(
         name=f"{variant}_racu",
         title=f"{title}'s RACU",
-        better="higher",
-        says="Masking what the method calls important hurts a model trained again, more than masking at random.",
-        cannot_say="Whether this very model uses those tokens: another is trained, and may read where the masks are. "
+        higher_is_better=True,
+        interpretation="A model retrained without the tokens that score highest loses more than one retrained without "
+        "random tokens.",
+        limitation="Whether this very model uses those tokens: another is trained, and may read where the masks are. "
         "With one seed the chance of a training is not in the intervals, only that of the texts.",
-        knob="% of tokens masked",
+        x_label="% of tokens masked",
         curve=f"{variant}_score",
         relative_to_random=True,
     )
@@ -150,7 +151,7 @@ class Roar(RemoveAndRetrain):
     name: ClassVar[str] = "roar"
     recursive: ClassVar[bool] = False
     variant: ClassVar[str] = "roar"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (_measure("roar", "ROAR"),)
+    infos: ClassVar[tuple[MetricInfo, ...]] = (_measure("roar", "ROAR"),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,4 +161,4 @@ class RecursiveRoar(RemoveAndRetrain):
     name: ClassVar[str] = "recursive-roar"
     recursive: ClassVar[bool] = True
     variant: ClassVar[str] = "recursive_roar"
-    measures: ClassVar[tuple[MetricInfo, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)
+    infos: ClassVar[tuple[MetricInfo, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)
