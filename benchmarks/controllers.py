@@ -90,7 +90,7 @@ def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, flo
         warnings.simplefilter("ignore")
         explainer = METHOD.fit(loaded, seed)
     batch = loaded.data["test"]
-    truth = loaded.truth(batch)
+    truth = loaded.ground_truth(batch)
     known = truth.sum(dim=1) > 0
     by_layer = explainer(batch).by_layer
     assert by_layer is not None

@@ -21,7 +21,7 @@ def seconds(recipe: BiLSTM) -> tuple[float, float]:
     task = recipe.build(0)
     start = time.process_time()
     recipe.train(task, 0)
-    return time.process_time() - start, task.quality(task.data["test"])
+    return time.process_time() - start, task.score(task.data["test"])
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ def test_divergence_stays_finite_where_a_probability_rounds_to_one() -> None:
 
 
 def test_an_even_yes_or_no_still_decides() -> None:
-    assert answer.decision(Bernoulli(logits=torch.tensor([0.0, 3.0, -3.0]))).tolist() == [0.0, 1.0, 0.0]
+    assert answer.predicted_outcome(Bernoulli(logits=torch.tensor([0.0, 3.0, -3.0]))).tolist() == [0.0, 1.0, 0.0]
 
 
 def test_agreement_asks_every_label_of_a_row() -> None:
@@ -81,7 +81,7 @@ def test_the_average_answer_is_the_mean_probability_given_to_every_row() -> None
     ids=["yes or no", "classes", "number", "many labels"],
 )
 def test_answers_to_parts_joined_are_the_answer_to_the_whole(made: Callable[[slice], Distribution]) -> None:
-    whole, found = made(slice(2)), answer.joined(made(slice(1)), made(slice(1, 2)))
+    whole, found = made(slice(2)), answer.concatenate(made(slice(1)), made(slice(1, 2)))
     assert type(found) is type(whole)
     torch.testing.assert_close(kl_divergence(whole, found), torch.zeros(2))
 

@@ -216,7 +216,7 @@ def _more(counted: list[int], work: Callable[[], object]) -> int:
 
 def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
     # A clock that only fits move: two seconds, and one for each step.
-    monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 2.0 + work().recipe.steps)
+    monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 2.0 + work().config.steps)
     with rehearsal(task, "test", 0) as small:
         assert fit_seconds(DiffMask(by="gates", mask="states", steps=1000, batch_size=16), small) == 1002.0
 

@@ -103,7 +103,7 @@ def test_racu_stands_on_the_board_beside_a_random_order(board: BenchmarkResult) 
 
 
 def test_the_rows_parts_are_the_racu(board: BenchmarkResult, home: Path) -> None:
-    workspace = Workspace.over(Store(home / "board" / "store"), own(home).narrowed("test", torch.arange(96)), 0)
+    workspace = Workspace.over(Store(home / "board" / "store"), own(home).subset("test", torch.arange(96)), 0)
     records = list(Roar(amounts=(0, 50, 100)).run(LeaveOneOut(), workspace))
     (racu,) = [record for record in records if record.metric == "roar_racu"]
     assert sum(racu.per_row) / len(racu.per_row) == pytest.approx(racu.value, abs=1e-6)
@@ -183,4 +183,4 @@ def test_without_validation_rows_the_last_epoch_is_kept(home: Path) -> None:
     task = own(home)
     data = {split: batch for split, batch in task.data.items() if split != "valid"}
     again = task.retrain(data, seed=0)
-    assert again.quality(data["test"]) > 0.9
+    assert again.score(data["test"]) > 0.9

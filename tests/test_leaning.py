@@ -13,7 +13,7 @@ def leaning_of(task: CountingTask, rows: int) -> LinearProbe:
 
 
 def test_a_leaning_foretells_the_answer_to_other_rows(toy_task: CountingTask) -> None:
-    clean = ForwardTrace.over(toy_task, toy_task.data["test"])
+    clean = ForwardTrace.of(toy_task, toy_task.data["test"])
     wanted = class_probabilities(clean.answer)
     found = leaning_of(toy_task, 500)(clean.states["hidden"], clean.rows.present)
     blind = (wanted - wanted.mean(dim=0)).square().mean()

@@ -95,14 +95,14 @@ def test_marks_lie_on_the_tokens_of_the_first_text_and_the_model_never_sees_them
     words = task.describe(batch)
     found = [
         [word for word, mark in zip(row, marks, strict=False) if mark]
-        for row, marks in zip(words, task.truth(batch), strict=True)
+        for row, marks in zip(words, task.ground_truth(batch), strict=True)
     ]
     assert found == [["film", "dull"], ["great"]]
     assert batch.token_inputs[EVIDENCE][0].sum() == 2
     plain = task.encode([("the film was very dull", "dull film")])
     assert torch.allclose(task.logits(batch)[0], task.logits(plain)[0], atol=1e-5)
     with pytest.raises(TaskError, match="no known truth"):
-        task.truth(plain)
+        task.ground_truth(plain)
 
 
 @shared

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Independent, Normal
 
-from diffmask.core.distributions import direction, numbers, rebuilt
+from diffmask.core.distributions import flat_logits, from_logits, log_odds_gradient
 from diffmask.core.explainer import Explainer
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError, FitWarning
@@ -188,12 +188,12 @@ def test_pointed_masks_keep_what_scores_high() -> None:
     ids=["bernoulli", "categorical", "labels", "numbers"],
 )
 def test_an_answer_is_rebuilt_from_its_numbers_and_leans_where_its_outcome_lies(answer: Any) -> None:
-    again = rebuilt(answer, numbers(answer))
+    again = from_logits(answer, flat_logits(answer))
     outcome = answer.mode if not isinstance(answer, Independent) else answer.base_dist.mode
     torch.testing.assert_close(again.log_prob(outcome), answer.log_prob(outcome))
-    empty = numbers(answer) - 1.0
-    towards = direction(answer, empty, outcome)
-    moved = rebuilt(answer, numbers(answer) + 0.01 * towards)
+    empty = flat_logits(answer) - 1.0
+    towards = log_odds_gradient(answer, empty, outcome)
+    moved = from_logits(answer, flat_logits(answer) + 0.01 * towards)
     if not isinstance(answer, Independent) or isinstance(answer.base_dist, Bernoulli):
         assert (moved.log_prob(outcome) > answer.log_prob(outcome)).all()
     else:

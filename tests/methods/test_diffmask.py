@@ -37,12 +37,12 @@ def explainer(counter: CountingTask) -> MaskExplainer:
 
 
 def test_the_model_learns_the_task(counter: CountingTask) -> None:
-    assert counter.quality(counter.data["test"]) >= 0.995
+    assert counter.score(counter.data["test"]) >= 0.995
 
 
 def test_at_the_hidden_state_the_masks_are_the_truth(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
-    truth = counter.truth(batch)
+    truth = counter.ground_truth(batch)
     known = truth.sum(dim=1) > 0
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
@@ -61,7 +61,7 @@ def test_at_the_embedding_nothing_can_be_told_apart(counter: CountingTask, expla
 
 def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
-    clean = ForwardTrace.over(counter, batch)
+    clean = ForwardTrace.of(counter, batch)
     for site in explainer.sites:
         hard = explainer.hard(clean, site)
         masked = counter.predict(batch, explainer.edits(site, hard, batch.maskable))
@@ -115,7 +115,7 @@ def built(task: CountingTask, **choices: object) -> GatedMaskExplainer:
 def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: CountingTask) -> None:
     explainer = built(toy_task, mask="inputs")
     batch = toy_task.data["test"][:5]
-    clean = ForwardTrace.over(toy_task, batch)
+    clean = ForwardTrace.of(toy_task, batch)
     first, second = (explainer.votes(clean, site).open() for site in explainer.sites)
     by_layer = explainer(batch).by_layer
     assert by_layer is not None

@@ -5,7 +5,7 @@ from typing import Literal, cast
 import pytest
 import torch
 
-from diffmask.core.distributions import decision, divergence
+from diffmask.core.distributions import divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.training import generator
 from diffmask.methods.diffmask.diffmask import DiffMask
@@ -30,7 +30,7 @@ def explainer() -> SurrogateMaskExplainer:
 
 
 def test_hard_masks_of_other_rows_hold_the_margin_and_mask_much(explainer: SurrogateMaskExplainer) -> None:
-    clean = ForwardTrace.over(explainer.task, explainer.task.data["test"])
+    clean = ForwardTrace.of(explainer.task, explainer.task.data["test"])
     hard = explainer.hard(clean, "embedding")
     masked = explainer.task.predict(clean.rows, explainer.edits("embedding", hard, clean.rows.maskable))
     assert divergence(clean.answer, masked).mean() <= 0.12
@@ -39,8 +39,8 @@ def test_hard_masks_of_other_rows_hold_the_margin_and_mask_much(explainer: Surro
 
 def test_what_decides_goes_last(explainer: SurrogateMaskExplainer) -> None:
     batch = explainer.task.data["test"]
-    clean = ForwardTrace.over(explainer.task, batch)
-    sign = 2 * decision(clean.answer) - 1
+    clean = ForwardTrace.of(explainer.task, batch)
+    sign = 2 * predicted_outcome(clean.answer) - 1
     speaks = ((torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * sign[:, None]).masked_fill(~batch.maskable, -torch.inf)
     scores = explainer(batch).scores.masked_fill(~batch.maskable, -torch.inf)
     loudest = speaks.gather(1, scores.argmax(dim=1, keepdim=True)).squeeze(1) == speaks.amax(dim=1)
@@ -51,11 +51,11 @@ def test_what_is_kept_scores_higher_and_either_half_by_what_the_decision_loses(
     explainer: SurrogateMaskExplainer,
 ) -> None:
     batch = explainer.task.data["test"]
-    found, clean = explainer(batch), ForwardTrace.over(explainer.task, batch)
+    found, clean = explainer(batch), ForwardTrace.of(explainer.task, batch)
     assert found.by_layer is not None
     kept = (found.by_layer[:, -1] > 0.5) & batch.maskable
     assert torch.equal(found.scores > 0.5, kept)
-    speaks = (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * (2 * decision(clean.answer) - 1)[:, None]
+    speaks = (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * (2 * predicted_outcome(clean.answer) - 1)[:, None]
     for half in (kept, batch.maskable & ~kept):
         assert rank_correlation(found.scores, speaks, half).nanmean() > 0.95
 
@@ -70,7 +70,7 @@ def test_what_a_layer_drops_is_dropped_for_good() -> None:
 def test_states_are_masked_each_at_its_own_site(toy_task: CountingTask) -> None:
     explainer = DiffMask(mask="states", margin=0.05, steps=60, settle_rows=128).fit(toy_task, seed=0)
     assert isinstance(explainer, SurrogateMaskExplainer)
-    clean = ForwardTrace.over(toy_task, toy_task.data["test"])
+    clean = ForwardTrace.of(toy_task, toy_task.data["test"])
     for site in explainer.sites:
         hard = explainer.hard(clean, site)
         edits = explainer.edits(site, hard, clean.rows.maskable)
@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask) -> None:
 
 def test_a_learned_baseline_disturbs_the_answer_less_than_the_one_it_starts_from() -> None:
     task = WordsTask()
-    clean = ForwardTrace.over(task, task.data["test"])
+    clean = ForwardTrace.of(task, task.data["test"])
     half = (torch.arange(clean.rows.tokens.shape[1]) % 2).to(clean.states["embedding"]).expand(clean.rows.tokens.shape)
     caused = []
     for learn in (False, True):
@@ -140,7 +140,7 @@ def test_a_site_that_reads_the_last_states_does_not_guess_the_answer(
 ) -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=["the film is good", "a dull mess"] * 4)
     method = DiffMask(mask="states", reads=reads, steps=3, batch_size=4, settle_rows=4)
-    found, clean = method.fit(task), ForwardTrace.over(task, task.data["train"])
+    found, clean = method.fit(task), ForwardTrace.of(task, task.data["train"])
     assert isinstance(found, SurrogateMaskExplainer)
     assert (task.sites[-1] in found.layered.student("embedding").sites) is not guesses
     first = found.needs(clean, "embedding")

@@ -7,7 +7,7 @@ import torch
 from captum.attr import FeatureAblation
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import decision, explained
+from diffmask.core.distributions import predicted_outcome, target_score
 from diffmask.errors import ConfigError, TaskError
 from diffmask.methods.leave_one_out import LeaveOneOut, delete
 from diffmask.methods.subset_search import ErasureSearchExplainer, Search, SubsetSearch
@@ -67,14 +67,16 @@ def test_masking_is_reading_the_mask_token_instead(transformer: TransformerTask)
         tokens = batch.tokens.clone()
         tokens[row, token] = MASK
         changed = transformer.predict(Batch(**{**vars(batch), "tokens": tokens}))
-        drop = explained(answer, decision(answer), "log-odds") - explained(changed, decision(answer), "log-odds")
+        drop = target_score(answer, predicted_outcome(answer), "log-odds") - target_score(
+            changed, predicted_outcome(answer), "log-odds"
+        )
         assert scores[row, token].item() == pytest.approx(drop[row].item())
 
 
 def test_deleting_is_reading_the_shorter_text(transformer: TransformerTask) -> None:
     batch = transformer.data["test"][:5].trim()
     scores = LeaveOneOut(mode="delete", quantity="log-probability").fit(transformer)(batch).scores
-    target = decision(transformer.predict(batch))
+    target = predicted_outcome(transformer.predict(batch))
     for row, token in batch.maskable.nonzero().tolist():
         text = batch.tokens[row][batch.present[row]].tolist()
         values = []
@@ -87,10 +89,10 @@ def test_deleting_is_reading_the_shorter_text(transformer: TransformerTask) -> N
 
 def test_leave_one_out_agrees_with_captum(transformer: TransformerTask) -> None:
     batch = transformer.data["test"][:12].trim()
-    target = decision(transformer.predict(batch))
+    target = predicted_outcome(transformer.predict(batch))
 
     def f(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        return explained(
+        return target_score(
             transformer.predict(Batch(**{**vars(batch[rows]), "tokens": tokens})), target[rows], "log-odds"
         )
 

@@ -10,7 +10,7 @@ from captum.attr import Saliency
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import Quantity, decision, explained
+from diffmask.core.distributions import Quantity, predicted_outcome, target_score
 from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, SiteError, TaskError
@@ -120,12 +120,14 @@ def test_scores_that_do_not_add_up_are_reported(transformer: TransformerTask, ca
 
 def test_the_sum_of_signed_scores_is_the_change_of_the_log_odds(transformer: TransformerTask) -> None:
     batch = transformer.data["test"][:10].trim()
-    target = decision(transformer.predict(batch))
+    target = predicted_outcome(transformer.predict(batch))
     state = baseline_state(transformer, "embedding", "mask")
     # Before they are set to zero, special tokens have scores as well: the path is that of the whole text.
     scores = IntegratedGradients(signed=True, baseline="mask").fit(transformer).explain(batch, target).scores
-    end = explained(transformer.predict(batch), target, "log-odds")
-    begin = explained(transformer.predict(batch, {"embedding": lambda own: state.expand_as(own)}), target, "log-odds")
+    end = target_score(transformer.predict(batch), target, "log-odds")
+    begin = target_score(
+        transformer.predict(batch, {"embedding": lambda own: state.expand_as(own)}), target, "log-odds"
+    )
     torch.testing.assert_close(scores.sum(dim=1), end - begin, rtol=1e-3, atol=1e-3)
 
 
@@ -174,10 +176,10 @@ def test_steps_must_be_positive() -> None:
 def captum_view(task: Task, batch: Batch, site: str, quantity: Quantity) -> tuple[Any, Tensor, Tensor]:
     """A function of the site's states alone, those states, and the rows that copies come from."""
     answer, states = task.trace(batch)
-    target = decision(answer)
+    target = predicted_outcome(answer)
 
     def f(state: Tensor, rows: Tensor) -> Tensor:
-        return explained(task.predict(batch[rows], {site: lambda _: state}), target[rows], quantity)
+        return target_score(task.predict(batch[rows], {site: lambda _: state}), target[rows], quantity)
 
     return f, states[site].clone(), torch.arange(len(batch))
 

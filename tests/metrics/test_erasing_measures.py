@@ -116,9 +116,9 @@ def test_infidelity_is_captums(scaled: bool) -> None:
     def forward(kept: Tensor) -> Tensor:
         rows = torch.arange(len(batch)).repeat_interleave(len(kept) // len(batch))
         copies = batch[rows]
-        from diffmask.core.distributions import explained
+        from diffmask.core.distributions import target_score
 
-        return explained(eraser.answer(copies, (kept == 0) & copies.maskable), outcome[rows], "log-odds")
+        return target_score(eraser.answer(copies, (kept == 0) & copies.maskable), outcome[rows], "log-odds")
 
     def perturb(kept: Tensor) -> tuple[Tensor, Tensor]:
         gone = sets.transpose(0, 1).flatten(0, 1).double()

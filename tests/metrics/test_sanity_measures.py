@@ -7,7 +7,7 @@ import torch
 from captum.metrics import sensitivity_max
 from torch import Tensor
 
-from diffmask.core.distributions import decision
+from diffmask.core.distributions import predicted_outcome
 from diffmask.core.explainer import Method
 from diffmask.errors import ConfigError
 from diffmask.methods.attention import Attention
@@ -36,7 +36,7 @@ def workspace(task: TransformerTask, tmp_path: Path) -> Workspace:
 def test_sensitivity_is_captums(task: TransformerTask) -> None:
     batch = task.data["test"][:5].trim()
     noises = draw(task, batch.tokens.shape[1], samples=3, radius=0.2, seed=0)
-    outcome = decision(task.predict(batch))
+    outcome = predicted_outcome(task.predict(batch))
     _, states = task.trace(batch)
 
     def explain(given: tuple[Tensor, ...] | Tensor) -> tuple[Tensor]:
@@ -118,7 +118,7 @@ def test_other_seeds_change_what_is_drawn_and_nothing_else(workspace: Workspace)
 def test_the_mass_on_the_digits_that_count_is_their_share_of_the_scores(toy_task: CountingTask, tmp_path: Path) -> None:
     workspace = workspace_of(toy_task, tmp_path)
     batch = toy_task.data["test"]
-    evidence = toy_task.truth(batch).bool()
+    evidence = toy_task.ground_truth(batch).bool()
     known = evidence.any(dim=1) & (batch.maskable & ~evidence).any(dim=1)
     mass, first = MassOnEvidence().run(Uniform(), workspace)
     share = (evidence.sum(dim=1) / batch.maskable.sum(dim=1))[known]

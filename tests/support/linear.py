@@ -40,7 +40,7 @@ class LinearTask(Task):
     def forward(self, batch: Batch) -> Bernoulli:
         return Bernoulli(logits=self.model(batch.tokens, batch.present), validate_args=False)
 
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         return 1.0
 
 

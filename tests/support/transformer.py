@@ -95,7 +95,7 @@ class TransformerTask(Task):
                 hook.remove()
         return torch.stack(seen, dim=1)
 
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         return float((self.forward(batch).probs.argmax(-1) == batch.target).double().mean())
 
     def _label(self, batch: Batch, seed: int) -> Batch:

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import explained
+from diffmask.core.distributions import target_score
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.datasets import babi as babi_world
@@ -163,7 +163,7 @@ def test_the_gradient_is_that_of_the_unnormalised_logit(task: WordClassification
     batch = task.data["test"][:2].trim()
     scores = task.logits(batch)
     torch.testing.assert_close(
-        explained(task.predict(batch), batch.target, "logit"), scores[torch.arange(2), batch.target]
+        target_score(task.predict(batch), batch.target, "logit"), scores[torch.arange(2), batch.target]
     )
     steep = slope(task, batch, batch.target, "embedding", "logit")
     weight = task.model.get_submodule("embedding").weight
@@ -174,7 +174,7 @@ def test_the_gradient_is_that_of_the_unnormalised_logit(task: WordClassification
 
 def test_the_truth_is_the_supporting_fact(task: WordClassification) -> None:
     batch = task.data["test"]
-    words, truth = task.describe(batch[:1])[0], task.truth(batch[:1])[0]
+    words, truth = task.describe(batch[:1])[0], task.ground_truth(batch[:1])[0]
     told = [word for word, needed in zip(words, truth.tolist(), strict=False) if needed]
     assert told[-1] == task.names[int(batch.target[0])]
     assert told[0] == task.vocabulary.words[int(batch.inputs["pair"][0, 3])]

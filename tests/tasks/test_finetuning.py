@@ -41,7 +41,7 @@ def task(folder: Path) -> TextClassification:
 
 
 def test_it_learns_what_the_last_word_means(task: TextClassification) -> None:
-    assert task.quality(task.data["test"]) > 0.9
+    assert task.score(task.data["test"]) > 0.9
     assert task.head.names == ("no", "yes")
 
 
@@ -79,7 +79,7 @@ def test_numbers_can_be_learned_too(folder: Path, tmp_path: Path) -> None:
         (tmp_path / f"{split}.csv").write_text("text,label\n" + "\n".join(lines * 4) + "\n")
     task = replace(recipe(folder), data=str(tmp_path), answers="numbers", epochs=12).load(seed=0)
     assert task.data["train"].target.unique().tolist() == [0.0, 1.0]
-    assert task.quality(task.data["test"]) > 0.5
+    assert task.score(task.data["test"]) > 0.5
 
 
 def test_one_label_is_not_enough(folder: Path, tmp_path: Path) -> None:

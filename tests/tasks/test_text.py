@@ -144,9 +144,9 @@ def test_the_score_is_the_share_of_right_answers() -> None:
     own = task.logits(task.encode([text for text, _ in ROWS])).argmax(dim=-1).tolist()
     wrong = (own[2] + 1) % 3
     rows = [(ROWS[0][0], own[0]), (ROWS[1][0], own[1]), (ROWS[2][0], wrong), ("film", None)]
-    assert task.quality(task.load(rows)) == pytest.approx(2 / 3)
+    assert task.score(task.load(rows)) == pytest.approx(2 / 3)
     with pytest.raises(InputError, match="no row has a label"):
-        task.quality(task.encode(["good"]))
+        task.score(task.encode(["good"]))
 
 
 def test_labels_go_by_name_or_number_and_a_wrong_one_is_named(task: TextClassification) -> None:

@@ -93,7 +93,7 @@ class BenchmarkConfig:
         if not len(some):
             raise InputError(f"no text of the split '{self.split}' has a word that could be masked")
         drawn = some[torch.randperm(len(some), generator=generator(0, "benchmark", len(some)))]
-        return task.narrowed(self.split, drawn[: self.texts].sort().values)
+        return task.subset(self.split, drawn[: self.texts].sort().values)
 
 
 def short_names(recipes: Sequence[Method]) -> list[str]:

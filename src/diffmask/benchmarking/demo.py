@@ -58,7 +58,7 @@ def run_demo(
     explainer = Workspace.over(store, task, seed).explainer(method)
     explanations = [explainer(example.text) for example in held_out_sentences(recipe, sentences)]
     checks = [explanation.hard_mask() for explanation in explanations]
-    return Demo(task, method, task.quality(task.data["test"]), explanations, checks)
+    return Demo(task, method, task.score(task.data["test"]), explanations, checks)
 
 
 def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:

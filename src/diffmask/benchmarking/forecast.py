@@ -26,7 +26,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.task import Task
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.metrics.base import Metric
@@ -103,9 +103,9 @@ def rehearsal(task: Task, split: str, seed: int) -> Iterator[Workspace]:
 
     What short fits have to say of themselves is nobody's concern.
     """
-    small = task.narrowed(split, spread(task.data[split], FEW))
+    small = task.subset(split, spread(task.data[split], FEW))
     if split != "valid" and "valid" in small.data:
-        small = small.narrowed("valid", torch.arange(min(HELD_OUT, len(small.data["valid"]))))
+        small = small.subset("valid", torch.arange(min(HELD_OUT, len(small.data["valid"]))))
     with TemporaryDirectory() as folder, _unheard():
         workspace = Workspace.over(Store(Path(folder)), small, seed)
         clean(workspace, split, "predicted")
@@ -239,7 +239,7 @@ def forecast(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast
         for metric in plan.metrics:
             if metric.extra_workspaces(small) and any(missing.measurements.get(metric) for missing in todo.values()):
                 found[metric.name] = found.get(metric.name, 0.0) + _preparation(metric, workspaces, small)
-        for name, missing in track(todo.items(), "rehearse on a few texts"):
+        for name, missing in progress_bar(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
         made = _making(parts, plan.split, workspaces[0], small)

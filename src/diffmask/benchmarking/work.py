@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from diffmask.benchmarking.config import BenchmarkConfig, short_names
 from diffmask.core.explainer import Method
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.metrics.base import Metric
@@ -36,7 +36,7 @@ def work(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> list[MethodR
     with warnings.catch_warnings():
         # What a fit warns of stands on the board.
         warnings.simplefilter("ignore", FitWarning)
-        for done, workspace in track(pieces, "benchmark"):
+        for done, workspace in progress_bar(pieces, "benchmark"):
             start = time.perf_counter()
             _work_on(done, plan, workspace)
             logger.info("%s, seed %d: %.1f s", done.name, workspace.seed, time.perf_counter() - start)
@@ -62,7 +62,7 @@ def _work_on(done: MethodRun, plan: BenchmarkConfig, workspace: Workspace) -> No
 def _make_parts(metric: Metric, method: Method, workspace: Workspace) -> None:
     """What is worth doing by itself, told piece by piece: trainings take long."""
     missing = [part for part in metric.nodes(method, workspace) if not workspace.store.has(*part.address)]
-    for number, part in enumerate(track(missing, metric.name), start=1):
+    for number, part in enumerate(progress_bar(missing, metric.name), start=1):
         start = time.perf_counter()
         part.run()
         logger.info("%s: %.1f s (%d of %d)", part.label, time.perf_counter() - start, number, len(missing))

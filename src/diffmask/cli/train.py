@@ -37,4 +37,4 @@ def train(
     task = recipe.build(seed)
     recipe.train(task, seed)
     task.save_pretrained(out)
-    print(f"score on test rows: {task.quality(task.data['test']):.4f}\nclassifier: {out}")
+    print(f"score on test rows: {task.score(task.data['test']):.4f}\nclassifier: {out}")

@@ -15,12 +15,15 @@ from torch.nn.functional import softplus
 from diffmask.errors import NumericsError, TaskError
 
 
+def _unregistered(answer: Distribution, function: str) -> str:
+    name = type(answer).__name__
+    return f"no {function} for {name} answers; register it with diffmask.core.distributions.{function}.register"
+
+
 @singledispatch
 def logits(answer: Distribution) -> Float[Tensor, "row *feature"]:
     """The unconstrained numbers an answer is made of: logits, or a mean in units of its deviation."""
-    raise TaskError(
-        f"{type(answer).__name__} answers are not known; register them with diffmask.core.distributions.logits.register"
-    )
+    raise TaskError(_unregistered(answer, "logits"))
 
 
 @logits.register
@@ -43,7 +46,7 @@ def _(answer: Any) -> Tensor:
     return logits(answer.base_dist)
 
 
-def by_row(values: Float[Tensor, "row *feature"]) -> Float[Tensor, "row number"]:
+def flatten_features(values: Float[Tensor, "row *feature"]) -> Float[Tensor, "row number"]:
     """Whatever an answer holds of a row, side by side."""
     return values[:, None].flatten(start_dim=1)
 
@@ -51,13 +54,13 @@ def by_row(values: Float[Tensor, "row *feature"]) -> Float[Tensor, "row number"]
 @singledispatch
 def class_probabilities(answer: Distribution) -> Float[Tensor, "row number"]:
     """Which way an answer goes, a few numbers a row: the classes' probabilities, or what `logits` gives."""
-    return by_row(logits(answer))
+    return flatten_features(logits(answer))
 
 
 @class_probabilities.register(Bernoulli)
 @class_probabilities.register(Categorical)
 def _(answer: Any) -> Tensor:
-    return by_row(answer.probs)
+    return flatten_features(answer.probs)
 
 
 @class_probabilities.register(Independent)
@@ -66,20 +69,20 @@ def _(answer: Any) -> Tensor:
 
 
 @singledispatch
-def decision(answer: Distribution) -> Shaped[Tensor, "row *event"]:
+def predicted_outcome(answer: Distribution) -> Shaped[Tensor, "row *event"]:
     """The outcome the model would bet on."""
     return answer.mode
 
 
-@decision.register
+@predicted_outcome.register
 def _(answer: Bernoulli) -> Tensor:
     # Bernoulli.mode is NaN at exactly one half.
     return (answer.logits > 0).to(answer.logits.dtype)
 
 
-@decision.register(Independent)
+@predicted_outcome.register(Independent)
 def _(answer: Any) -> Tensor:
-    return decision(answer.base_dist)
+    return predicted_outcome(answer.base_dist)
 
 
 @singledispatch
@@ -136,7 +139,9 @@ Quantity = Literal["log-odds", "log-probability", "probability", "logit"]
 """What is explained of an outcome: log p / (1 - p), log p, p, or the number that the model gives it."""
 
 
-def explained(answer: Distribution, outcome: Shaped[Tensor, "row *event"], quantity: Quantity) -> Float[Tensor, " row"]:
+def target_score(
+    answer: Distribution, outcome: Shaped[Tensor, "row *event"], quantity: Quantity
+) -> Float[Tensor, " row"]:
     """The number whose change or slope is the explanation; larger as the answer leans towards the outcome."""
     if quantity == "log-odds":
         return log_odds(answer, outcome)
@@ -149,10 +154,7 @@ def explained(answer: Distribution, outcome: Shaped[Tensor, "row *event"], quant
 @singledispatch
 def average(answer: Distribution) -> Distribution:
     """The mean answer over the rows, given to each: what the model says when it knows nothing of the row."""
-    raise TaskError(
-        f"{type(answer).__name__} answers cannot be averaged; "
-        "register them with diffmask.core.distributions.average.register"
-    )
+    raise TaskError(_unregistered(answer, "average"))
 
 
 @average.register
@@ -178,33 +180,30 @@ def _(answer: Any) -> Distribution:
 
 
 @singledispatch
-def joined(first: Distribution, *others: Distribution) -> Distribution:
+def concatenate(first: Distribution, *others: Distribution) -> Distribution:
     """The answers to several batches as the answer to one."""
-    raise TaskError(
-        f"{type(first).__name__} answers cannot be joined; "
-        "register them with diffmask.core.distributions.joined.register"
-    )
+    raise TaskError(_unregistered(first, "concatenate"))
 
 
-@joined.register
+@concatenate.register
 def _(first: Bernoulli, *others: Bernoulli) -> Distribution:
     return Bernoulli(logits=torch.cat([one.logits for one in (first, *others)]))
 
 
-@joined.register
+@concatenate.register
 def _(first: Categorical, *others: Categorical) -> Distribution:
     return Categorical(logits=torch.cat([one.logits for one in (first, *others)]))
 
 
-@joined.register
+@concatenate.register
 def _(first: Normal, *others: Normal) -> Distribution:
     every = (first, *others)
     return Normal(torch.cat([one.loc for one in every]), torch.cat([one.scale for one in every]))
 
 
-@joined.register(Independent)
+@concatenate.register(Independent)
 def _(first: Any, *others: Any) -> Distribution:
-    return Independent(joined(*(one.base_dist for one in (first, *others))), first.reinterpreted_batch_ndims)
+    return Independent(concatenate(*(one.base_dist for one in (first, *others))), first.reinterpreted_batch_ndims)
 
 
 @singledispatch
@@ -234,12 +233,12 @@ def _(original: Any, changed: Any) -> Tensor:
 
 def agreement(original: Distribution, changed: Distribution) -> Bool[Tensor, " row"]:
     """Whether each row's decision is the same."""
-    return decides(changed, decision(original))
+    return predicts(changed, predicted_outcome(original))
 
 
-def decides(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Bool[Tensor, " row"]:
+def predicts(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Bool[Tensor, " row"]:
     """Whether the model would bet on the outcome."""
-    same = decision(answer) == outcome
+    same = predicted_outcome(answer) == outcome
     return same.reshape(len(same), -1).all(dim=1)
 
 
@@ -252,92 +251,92 @@ def require_finite(answer: Distribution, where: str) -> None:
         raise NumericsError(f"{where}: the model's answer is not finite for rows {first} of {len(rows)}")
 
 
-Numbers = Float[Tensor, "row feature"]
-LEAST = 0.01
+FlatLogits = Float[Tensor, "row feature"]
+MIN_PROBABILITY = 0.01
 """The least probability that an outcome has in what a linear function tells of an answer."""
 
 
-def numbers(answer: Distribution) -> Numbers:
+def flat_logits(answer: Distribution) -> FlatLogits:
     """The answer's logits, one row of features each."""
-    return by_row(logits(answer))
+    return flatten_features(logits(answer))
 
 
 @singledispatch
-def rebuilt(answer: Distribution, found: Numbers) -> Distribution:
+def from_logits(answer: Distribution, found: FlatLogits) -> Distribution:
     """The answer of the same kind that these numbers stand for."""
-    raise TaskError(f"{type(answer).__name__} answers cannot be rebuilt; register them with rebuilt.register")
+    raise TaskError(_unregistered(answer, "from_logits"))
 
 
-@rebuilt.register
+@from_logits.register
 def _(answer: Bernoulli, found: Tensor) -> Distribution:
     return Bernoulli(logits=found.reshape(len(found), *answer.logits.shape[1:]), validate_args=False)
 
 
-@rebuilt.register
+@from_logits.register
 def _(answer: Categorical, found: Tensor) -> Distribution:
     return Categorical(logits=found.reshape(len(found), *answer.logits.shape[1:]), validate_args=False)
 
 
-@rebuilt.register
+@from_logits.register
 def _(answer: Normal, found: Tensor) -> Distribution:
     # The deviation is a row's own; where rows were copied only the first matters, and ours are all alike.
     scale = answer.scale[:1].expand(len(found), *answer.scale.shape[1:])
     return Normal(found.reshape(scale.shape) * scale, scale, validate_args=False)
 
 
-@rebuilt.register(Independent)
+@from_logits.register(Independent)
 def _(answer: Any, found: Tensor) -> Distribution:
-    inside = rebuilt(answer.base_dist, found)
+    inside = from_logits(answer.base_dist, found)
     return Independent(inside, answer.reinterpreted_batch_ndims, validate_args=False)
 
 
 @singledispatch
-def direction(answer: Distribution, empty: Numbers, outcome: Shaped[Tensor, "row *event"]) -> Numbers:
+def log_odds_gradient(answer: Distribution, empty: FlatLogits, outcome: Shaped[Tensor, "row *event"]) -> FlatLogits:
     """By how much each number leans towards the outcome: d log-odds / d logits.
 
     For a number that is predicted, which way the outcome lies from the answer to nothing.
     """
-    raise TaskError(f"{type(answer).__name__} answers have no direction; register them with direction.register")
+    raise TaskError(_unregistered(answer, "log_odds_gradient"))
 
 
-@direction.register
-def _(answer: Bernoulli, empty: Numbers, outcome: Tensor) -> Numbers:
+@log_odds_gradient.register
+def _(answer: Bernoulli, empty: FlatLogits, outcome: Tensor) -> FlatLogits:
     return (2 * outcome.reshape(empty.shape) - 1).to(empty)
 
 
-@direction.register
-def _(answer: Categorical, empty: Numbers, outcome: Tensor) -> Numbers:
+@log_odds_gradient.register
+def _(answer: Categorical, empty: FlatLogits, outcome: Tensor) -> FlatLogits:
     chosen = outcome.long()[..., None]
     others = answer.logits.scatter(-1, chosen, -torch.inf).softmax(dim=-1)
     return (-others).scatter(-1, chosen, 1.0).reshape(empty.shape)
 
 
-@direction.register
-def _(answer: Normal, empty: Numbers, outcome: Tensor) -> Numbers:
+@log_odds_gradient.register
+def _(answer: Normal, empty: FlatLogits, outcome: Tensor) -> FlatLogits:
     return torch.sign((outcome / answer.scale).reshape(empty.shape) - empty)
 
 
-@direction.register(Independent)
-def _(answer: Any, empty: Numbers, outcome: Tensor) -> Numbers:
-    return direction(answer.base_dist, empty, outcome)
+@log_odds_gradient.register(Independent)
+def _(answer: Any, empty: FlatLogits, outcome: Tensor) -> FlatLogits:
+    return log_odds_gradient(answer.base_dist, empty, outcome)
 
 
 @singledispatch
-def probabilities_to_logits(answer: Distribution, tends: Numbers) -> Numbers:
+def probabilities_to_logits(answer: Distribution, tends: FlatLogits) -> FlatLogits:
     """The numbers of an answer that goes the way `class_probabilities` tells, as far as that can be known."""
     return tends
 
 
 @probabilities_to_logits.register
-def _(answer: Bernoulli, tends: Numbers) -> Numbers:
-    return torch.logit(tends, eps=LEAST)
+def _(answer: Bernoulli, tends: FlatLogits) -> FlatLogits:
+    return torch.logit(tends, eps=MIN_PROBABILITY)
 
 
 @probabilities_to_logits.register
-def _(answer: Categorical, tends: Numbers) -> Numbers:
-    return tends.clamp(min=LEAST).log()
+def _(answer: Categorical, tends: FlatLogits) -> FlatLogits:
+    return tends.clamp(min=MIN_PROBABILITY).log()
 
 
 @probabilities_to_logits.register(Independent)
-def _(answer: Any, tends: Numbers) -> Numbers:
+def _(answer: Any, tends: FlatLogits) -> FlatLogits:
     return probabilities_to_logits(answer.base_dist, tends)

@@ -17,10 +17,10 @@ from torch.nn.functional import pad
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.config import Config
-from diffmask.core.distributions import decision, logits
+from diffmask.core.distributions import logits, predicted_outcome
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.errors import InputError, TaskError
 
 States = dict[str, Float[Tensor, "row token width"]]
@@ -35,7 +35,7 @@ class ForwardTrace:
     states: States
 
     @staticmethod
-    def over(task: Task, rows: Batch) -> "ForwardTrace":
+    def of(task: Task, rows: Batch) -> "ForwardTrace":
         """One pass."""
         return ForwardTrace(rows, *task.trace(rows))
 
@@ -43,10 +43,10 @@ class ForwardTrace:
 def iter_traces(task: Task, rows: Batch, size: int = 64) -> Iterator[ForwardTrace]:
     """Rows in order of length, some at a time."""
     order = rows.present.sum(dim=1).argsort(stable=True)
-    return (ForwardTrace.over(task, rows[some].trim()) for some in order.split(size))
+    return (ForwardTrace.of(task, rows[some].trim()) for some in order.split(size))
 
 
-def summary(
+def pool_states(
     state: Float[Tensor, "row token width"], present: Bool[Tensor, "row token"]
 ) -> tuple[Float[Tensor, "row width"], Float[Tensor, "row width"], Float[Tensor, "row width"]]:
     """A row's states at its first and last real token, where models read their answer, and on average."""
@@ -69,7 +69,7 @@ class Explainer(nn.Module, ABC):
         """What all explanations so far took."""
         self.diagnostics: dict[str, Any] = {}
         """What the fit found out about itself, by site."""
-        self.recipe: Method | None = None
+        self.config: Method | None = None
         """The method it was fitted by."""
 
     @abstractmethod
@@ -121,22 +121,22 @@ class Explainer(nn.Module, ABC):
             bar.update(len(part))
             return found
 
-        with metering(self.task.model, self.cost), track(order, "explain") as bar:
+        with metering(self.task.model, self.cost), progress_bar(order, "explain") as bar:
             return AdaptiveBatchSize(rows_at_once).split(len(batch), work), order.argsort()
 
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """The model's own answer and the scores for it; a method that sees the answer on its way asks only once."""
         with torch.no_grad():
             answer = self.task.predict(batch)
-        return answer, self.explain(batch, decision(answer))
+        return answer, self.explain(batch, predicted_outcome(answer))
 
     @torch.no_grad()
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """What is explained where nothing else is asked for: the model's own decision."""
-        return decision(self.task.predict(batch))
+        return predicted_outcome(self.task.predict(batch))
 
     @torch.no_grad()
-    def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
+    def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
         """The answer when every maskable token that is not kept is erased.
 
         Here: the mask token in its place or, in a vocabulary without one, a zero embedding.
@@ -150,18 +150,18 @@ class Explainer(nn.Module, ABC):
         """Write what was learned, and how, without the model; `diffmask.load_explainer` reads it."""
         from diffmask import save_explainer
 
-        save_explainer(self, self._known_recipe(), folder)
+        save_explainer(self, self._known_config(), folder)
 
     def push_to_hub(self, repository: str, *, private: bool = False) -> str:
         """Upload to the hub what `save_pretrained` writes; returns where it is."""
         from diffmask import push_explainer
 
-        return push_explainer(self, self._known_recipe(), repository, private=private)
+        return push_explainer(self, self._known_config(), repository, private=private)
 
-    def _known_recipe(self) -> "Method":
-        if self.recipe is None:
+    def _known_config(self) -> "Method":
+        if self.config is None:
             raise TaskError("this explainer was not made by Method.fit: save it with diffmask.save_explainer")
-        return self.recipe
+        return self.config
 
     def __call__(self, inputs: Any, *choices: Any, **named: Any) -> Any:
         """A batch's attribution; what is not a batch (a text, texts), as the task explains it."""
@@ -212,7 +212,7 @@ class Method(Config, ABC):
         """Train a built explainer and count what it takes."""
         with metering(task.model, explainer.fit_cost):
             self.train(explainer, task, seed)
-        explainer.recipe = self
+        explainer.config = self
         explainer.eval()
 
     @property
@@ -227,5 +227,5 @@ class Method(Config, ABC):
     def site_of(self, task: Task, site: str | None) -> str:
         """The site asked for, or the token embedding."""
         chosen = site if site is not None else task.sites[0]
-        task.place(chosen)
+        task.site(chosen)
         return chosen

@@ -45,7 +45,7 @@ class Task(ABC):
 
     def __init__(self, model: nn.Module, places: Mapping[str, Site], data: Mapping[str, Batch]) -> None:
         self.model = model.eval().requires_grad_(False)
-        self.places = dict(places)
+        self.site_map = dict(places)
         self.data = data
 
     @property
@@ -60,18 +60,18 @@ class Task(ABC):
     @property
     def sites(self) -> tuple[str, ...]:
         """Names of the sites, from the token embedding to the last state."""
-        return tuple(self.places)
+        return tuple(self.site_map)
 
     @abstractmethod
     def forward(self, batch: Batch) -> Distribution:
         """One pass of the model over the batch; the answer has one entry a row."""
 
     @abstractmethod
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         """The task's own score against the batch's targets: accuracy, F1, AUC."""
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
-        """Each row's part in `quality`, where that is their mean, as accuracy is; of F1 there are no such parts."""
+        """Each row's part in `score`, where that is their mean, as accuracy is; of F1 there are no such parts."""
         return None
 
     def describe(self, batch: Batch) -> list[list[str]]:
@@ -90,7 +90,7 @@ class Task(ABC):
         """Outcomes as a person calls them; None for one that is not known."""
         return [str(value) for value in target.tolist()]
 
-    def narrowed(self, split: str, rows: Int[Tensor, " row"]) -> "Task":
+    def subset(self, split: str, rows: Int[Tensor, " row"]) -> "Task":
         """The same task with only some rows of a split, in the order given."""
         found = copy(self)
         found.data = {**self.data, split: self.data[split][rows].trim()}
@@ -104,7 +104,7 @@ class Task(ABC):
         """What the first row of the batch asks, and what the model answers, in words."""
         return ""
 
-    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+    def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """The tokens each answer really depends on, where that is known; a row of zeros where nothing is."""
         raise TaskError(f"{type(self).__name__} has no known truth; use a task that plants one, such as 'toy'")
 
@@ -114,7 +114,7 @@ class Task(ABC):
             f"{type(self).__name__} does not know its smallest evidence; use a task that does, such as 'toy'"
         )
 
-    def primary(self, batch: Batch) -> Bool[Tensor, "row token"]:
+    def roar_maskable(self, batch: Batch) -> Bool[Tensor, "row token"]:
         """The tokens that ROAR may mask: of a text and a question, the text's."""
         return batch.maskable
 
@@ -143,7 +143,7 @@ class Task(ABC):
             f"{type(self).__name__} cannot be trained again, which ROAR asks for; give it a retrain(data, seed)"
         )
 
-    def run(self, batch: Batch) -> Distribution:
+    def forward_train(self, batch: Batch) -> Distribution:
         """One pass in whatever mode the model is: what training differentiates."""
         return self.forward(batch)
 
@@ -154,7 +154,7 @@ class Task(ABC):
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """The model's answer with some sites edited: p(y | x, h_site <- edit(h_site))."""
         self.check(batch)
-        with hooks.editing(self.model, {self.place(name): edit for name, edit in (edits or {}).items()}):
+        with hooks.editing(self.model, {self.site(name): edit for name, edit in (edits or {}).items()}):
             answer = self.forward(batch)
         require_finite(answer, f"predicting {len(batch)} rows with edits at {', '.join(edits or {}) or 'no site'}")
         return answer
@@ -184,11 +184,11 @@ class Task(ABC):
         """What an explainer says of inputs that are not a batch, where a task reads such."""
         raise TaskError(f"{type(self).__name__} reads batches only; found {type(inputs).__name__}")
 
-    def place(self, name: str) -> Site:
+    def site(self, name: str) -> Site:
         """Where in the model a site is."""
-        if name not in self.places:
-            raise SiteError(f"'{name}' is not a site of {type(self).__name__}; {nearest(name, self.places)}")
-        return self.places[name]
+        if name not in self.site_map:
+            raise SiteError(f"'{name}' is not a site of {type(self).__name__}; {nearest(name, self.site_map)}")
+        return self.site_map[name]
 
     def check(self, batch: Batch) -> None:
         """Stop before the model sees a batch that it could only crash on."""
@@ -200,7 +200,7 @@ class Task(ABC):
 
     def fingerprint(self) -> str:
         """A name for this very model: its class, its sites and every number in it."""
-        digest = hashlib.sha256(repr((type(self.model).__name__, self.places)).encode())
+        digest = hashlib.sha256(repr((type(self.model).__name__, self.site_map)).encode())
         for name, value in sorted(self.model.state_dict().items()):
             digest.update(name.encode())
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

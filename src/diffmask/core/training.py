@@ -76,6 +76,6 @@ def infinite_minibatches(data: Batch, size: int, source: torch.Generator, pool: 
         yield from minibatches(data, size, source, pool)
 
 
-def track(items: Iterable[Item], label: str, total: int | None = None) -> "tqdm[Item]":
+def progress_bar(items: Iterable[Item], label: str, total: int | None = None) -> "tqdm[Item]":
     """The same items with a progress bar, where somebody is looking."""
     return tqdm(items, desc=label, total=total, disable=None, leave=False, dynamic_ncols=True)

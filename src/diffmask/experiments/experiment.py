@@ -45,7 +45,7 @@ class TrainNode(Node):
                 method="model",
                 site="",
                 metric="quality",
-                value=task.quality(held_out),
+                value=task.score(held_out),
                 seed=self.workspace.seed,
                 rows=len(held_out),
                 digest=self.workspace.task_digest(),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import explained
+from diffmask.core.distributions import target_score
 from diffmask.core.explainer import Explainer
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
@@ -70,7 +70,7 @@ class Model(nn.Module):
     def forward(self, state: State, rows: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
         """A number a row."""
         answer = self.task.predict(self.batch[rows], {self.site: lambda _: state})
-        return explained(answer, self.target[rows], self.quantity)
+        return target_score(answer, self.target[rows], self.quantity)
 
 
 class SwitchExplainer(Explainer):
@@ -109,7 +109,7 @@ class SwitchExplainer(Explainer):
             kept = state.new_ones(len(switches), state.shape[1]).index_copy(1, places, switches.to(state))[..., None]
             mixed = kept * state + (1 - kept) * self.baseline
             answer = self.task.predict(batch.repeat(len(switches)), {self.site: lambda _: mixed})
-            return explained(answer, target.repeat_interleave(len(switches), dim=0), self.method.quantity)
+            return target_score(answer, target.repeat_interleave(len(switches), dim=0), self.method.quantity)
 
         on = state.new_ones(1, len(places))
         if len(places) == 1:
@@ -125,14 +125,14 @@ class LayerExplainer(Explainer):
 
     def __init__(self, method: Any, task: Task, site: str) -> None:
         super().__init__(task)
-        self.method, self.place, self.algorithm = method, task.place(site), method.algorithm()
+        self.method, self.place, self.algorithm = method, task.site(site), method.algorithm()
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Captum's own hooks, not ours."""
 
         def value(tokens: Int[Tensor, "copy token"], rows: Int[Tensor, " copy"]) -> Float[Tensor, " copy"]:
             answer = self.task.predict(replace(batch[rows], tokens=tokens))
-            return explained(answer, target[rows], self.method.quantity)
+            return target_score(answer, target[rows], self.method.quantity)
 
         filler = self.task.pad_token if self.task.mask_token is None else self.task.mask_token
         with quiet(0):

@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import Quantity, explained
+from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.resources import AdaptiveBatchSize
@@ -73,7 +73,7 @@ class GradientExplainer(Explainer):
 
 def gram(task: Task, site: str) -> Float[Tensor, "width width"]:
     """W'W of the embedding whose output the site is."""
-    place = task.place(site)
+    place = task.site(site)
     module = task.model.get_submodule(place.module)
     if place.side != "output" or not isinstance(module, nn.Embedding):
         raise TaskError(
@@ -99,7 +99,7 @@ def slope(
         return leaves[0]
 
     with torch.enable_grad():
-        value = explained(task.predict(batch, {site: branch}), target, quantity)
+        value = target_score(task.predict(batch, {site: branch}), target, quantity)
         (found,) = torch.autograd.grad(value.sum(), leaves)
     return found
 
@@ -254,7 +254,7 @@ class IntegratedGradientExplainer(Explainer):
     ) -> None:
         """Add this part of the call to its completeness error."""
         end, begin = (
-            explained(self.task.predict(batch, edits), target, self.method.quantity)
+            target_score(self.task.predict(batch, edits), target, self.method.quantity)
             for edits in ({}, {self.site: lambda _: start})
         )
         self._gap += float((scores.sum(dim=1) - (end - begin)).abs().sum())

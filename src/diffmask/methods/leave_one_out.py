@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import Quantity, explained
+from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import Edit
 from diffmask.core.probe import Baseline, baseline_state
@@ -65,7 +65,7 @@ class ErasureExplainer(Explainer):
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Every pair of a row and a maskable token is a row of its own."""
         rows, tokens = batch.maskable.nonzero(as_tuple=True)
-        whole = explained(self.task.predict(batch), target, self.method.quantity)
+        whole = target_score(self.task.predict(batch), target, self.method.quantity)
 
         def without(items: slice) -> Float[Tensor, " pair"]:
             return self._without(batch[rows[items]].trim(), tokens[items], target[rows[items]])
@@ -84,7 +84,7 @@ class ErasureExplainer(Explainer):
         removed = gone & ~replaced
         shorter = hide(batch, removed) if self.method.mode == "attention-mask" else delete(batch, removed)
         answer = self.task.predict(shorter, {self.site: fill(replaced, self.baseline)})
-        return explained(answer, target, self.method.quantity)
+        return target_score(answer, target, self.method.quantity)
 
 
 def fill(erased: Bool[Tensor, "row token"], baseline: Float[Tensor, " width"]) -> Edit:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import Quantity, decides, decision, explained, log_odds
+from diffmask.core.distributions import Quantity, log_odds, predicted_outcome, predicts, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.resources import AdaptiveBatchSize
@@ -143,7 +143,7 @@ class ErasureSearchExplainer(Explainer):
     @torch.no_grad()
     def search(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None = None) -> list[Found]:
         """Every smallest set found, for each row; by default for the model's own answer."""
-        wanted = decision(self.task.predict(batch)) if target is None else target
+        wanted = predicted_outcome(self.task.predict(batch)) if target is None else target
         first = 0 if self.method.allow_empty else 1
         searches = [
             Search(row.nonzero().flatten().tolist(), first, self.method.budget, self.method.beam)
@@ -176,7 +176,7 @@ class ErasureSearchExplainer(Explainer):
         """Whether each row's outcome is still decided for, and how far the answer leans towards it."""
         answer = self.task.predict(batch, {self.site: fill(erased, self.baseline)})
         lean = log_odds(answer, target)
-        return torch.stack([decides(answer, target).to(lean), lean], dim=1)
+        return torch.stack([predicts(answer, target).to(lean), lean], dim=1)
 
 
 Path = tuple[int, ...]
@@ -258,7 +258,7 @@ class GreedyExplainer(Explainer):
         self, batch: Batch, target: Shaped[Tensor, "row *event"], kept: Bool[Tensor, "row token"]
     ) -> Float[Tensor, " row"]:
         answer = self.task.predict(batch, {self.site: fill(batch.maskable & ~kept, self.baseline)})
-        return explained(answer, target, self.method.quantity)
+        return target_score(answer, target, self.method.quantity)
 
 
 class Beam:

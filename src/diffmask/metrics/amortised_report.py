@@ -15,7 +15,7 @@ from torch import Tensor
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
-from diffmask.core.training import generator, track
+from diffmask.core.training import generator, progress_bar
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
 from diffmask.methods.amortised.objectives import kept_scores
@@ -147,7 +147,7 @@ class Examiner:
         task = self.explainer.task
         scores, seconds = _timed(self.explainer, batch)
         measured = [(_label(self.explainer), scores, seconds)]
-        for other in track(self.others, title):
+        for other in progress_bar(self.others, title):
             measured.append((_label(other), *_timed(other, batch)))
         fit = self.explainer.fit_cost.seconds
         lines = [
@@ -172,11 +172,11 @@ class Examiner:
     def planted(self, metric: PlantedShortcut) -> tuple[dict[str, float], str]:
         """The share ranked first by each method that can be fitted again, or why nobody was asked."""
         task, wanted = self.explainer.task, f"{metric.shortcut}_first"
-        if self.explainer.recipe is None or not {"train", "test"} <= task.data.keys():
+        if self.explainer.config is None or not {"train", "test"} <= task.data.keys():
             return {}, "it takes the explainer's recipe, training and test texts to make a copy of the model and fit it"
         workspace, found = Workspace.over(kept_scores(), task), {}
         try:
-            for method in track([self.explainer.recipe, *peers(self.explainer)], "planted shortcut"):
+            for method in progress_bar([self.explainer.config, *peers(self.explainer)], "planted shortcut"):
                 first = [record.value for record in metric.run(method, workspace) if record.metric == wanted]
                 if not first:
                     return {}, "the copy of the model did not learn it; try report(planted={'learning_rate': 1e-3})"
@@ -188,7 +188,7 @@ class Examiner:
 
 def peers(explainer: AmortisedExplainer) -> list[Method]:
     """An explainer's teachers, then integrated gradients with 50 steps and leave-one-out."""
-    teachers = explainer.recipe.teachers() if isinstance(explainer.recipe, Amortised) else []
+    teachers = explainer.config.teachers() if isinstance(explainer.config, Amortised) else []
     standard = [IntegratedGradients(n_steps=50, baseline="auto", signed=True), LeaveOneOut()]
     return [*teachers, *(method for method in standard if method not in teachers)]
 
@@ -215,7 +215,7 @@ def in_no_order(batch: Batch, seed: int = 0) -> Batch:
 
 
 def _label(explainer: Explainer) -> str:
-    return explainer.recipe.label if explainer.recipe else type(explainer).__name__
+    return explainer.config.label if explainer.config else type(explainer).__name__
 
 
 def _timed(explainer: Explainer, batch: Batch) -> tuple[Scores, float]:

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, ranking
 from diffmask.core.config import digest_of
-from diffmask.core.distributions import decision, explained
+from diffmask.core.distributions import predicted_outcome, target_score
 from diffmask.core.probe import baseline_state
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.store import Artefact
@@ -104,13 +104,13 @@ class Eraser:
         """p(target | row without the tokens that are gone), for any number of copies of any rows."""
 
         def question(answer: Distribution, copies: Int[Tensor, " some"]) -> Tensor:
-            return explained(answer, target[rows[copies]], "probability")
+            return target_score(answer, target[rows[copies]], "probability")
 
         return self.ask(batch, gone, question, rows).to(torch.get_default_dtype())
 
     def decisions(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """What the model decides of each row with nothing gone."""
-        return self.ask(batch, torch.zeros_like(batch.present), lambda answer, _rows: decision(answer))
+        return self.ask(batch, torch.zeros_like(batch.present), lambda answer, _rows: predicted_outcome(answer))
 
     def answer(self, batch: Batch, gone: Bool[Tensor, "row token"]) -> Distribution:
         """One pass. A row of which nothing would be left is masked: a model must be given something."""

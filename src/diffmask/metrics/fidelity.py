@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import agreement, decision, divergence
+from diffmask.core.distributions import agreement, divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, Method
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.methods.diffmask.base import MaskExplainer, binarize
@@ -54,7 +54,7 @@ class Fidelity(Metric):
 
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
     """What becomes of each row's answer under the hard mask of each site."""
-    clean = ForwardTrace.over(explainer.task, batch)
+    clean = ForwardTrace.of(explainer.task, batch)
     answer, masks = clean.answer, binarize(explainer.opened(clean, explainer.sites))
     found = {}
     for site, hard in zip(explainer.sites, masks.unbind(dim=1), strict=True):
@@ -71,7 +71,7 @@ def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
 def _decisions(answer: Distribution, masked: Distribution, batch: Batch) -> Table:
     if not isinstance(answer, Categorical):
         return {}
-    return {"before": decision(answer), "after": decision(masked), "gold": batch.target}
+    return {"before": predicted_outcome(answer), "after": predicted_outcome(masked), "gold": batch.target}
 
 
 def macro_f1(decided: Int[Tensor, " row"], gold: Int[Tensor, " row"]) -> Float[Tensor, ""]:

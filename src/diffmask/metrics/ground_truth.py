@@ -55,7 +55,7 @@ class DivergenceToTruth(Metric):
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers for each site the method speaks of."""
         batch = workspace.task().data[self.split]
-        truth = workspace.task().truth(batch)
+        truth = workspace.task().ground_truth(batch)
         known = truth.sum(dim=1) > 0
         explained = workspace.explained(method, self.split)
         for site, scores in by_site(explained.attribution, method, workspace):
@@ -135,7 +135,7 @@ class MassOnEvidence(Metric):
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Two numbers."""
         batch = workspace.task().data[self.split]
-        evidence = (workspace.task().truth(batch) > 0) & batch.maskable
+        evidence = (workspace.task().ground_truth(batch) > 0) & batch.maskable
         known = evidence.any(dim=1) & (batch.maskable & ~evidence).any(dim=1)
         if not known.any():
             return

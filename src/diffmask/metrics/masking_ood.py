@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import decides, decision
+from diffmask.core.distributions import predicted_outcome, predicts
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import TaskError
@@ -77,8 +77,8 @@ def surprise(
 
 def _look(answer: Distribution, target: Tensor) -> Float[Tensor, "row 3"]:
     """Loss, whether the decision is right, and its probability."""
-    sure = answer.log_prob(decision(answer)).exp()
-    return torch.stack([-answer.log_prob(target), decides(answer, target).to(sure.dtype), sure], dim=1)
+    sure = answer.log_prob(predicted_outcome(answer)).exp()
+    return torch.stack([-answer.log_prob(target), predicts(answer, target).to(sure.dtype), sure], dim=1)
 
 
 def _entropy(target: Int[Tensor, " row"] | Float[Tensor, " row"]) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import Quantity, decides, explained
+from diffmask.core.distributions import Quantity, predicts, target_score
 from diffmask.core.explainer import Method
 from diffmask.errors import ConfigError
 from diffmask.metrics.base import Metric, record_of
@@ -80,7 +80,7 @@ def curve(
     for share in shares:
         first = top_k_mask(scores, batch.maskable, fraction_to_count(batch.maskable, share))
         gone = batch.maskable & ~first if keep else first
-        points.append(eraser.ask(batch, gone, lambda answer, rows: explained(answer, outcome[rows], quantity)))
+        points.append(eraser.ask(batch, gone, lambda answer, rows: target_score(answer, outcome[rows], quantity)))
     return torch.stack(points)
 
 
@@ -159,4 +159,4 @@ def erased_after(step: int, tokens: Int[Tensor, " row"], steps: int) -> Int[Tens
 def _keeps(
     wanted: Shaped[Tensor, "text *event"], answer: Distribution, rows: Int[Tensor, " row"]
 ) -> Bool[Tensor, " row"]:
-    return decides(answer, wanted[rows])
+    return predicts(answer, wanted[rows])

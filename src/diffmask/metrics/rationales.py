@@ -63,7 +63,7 @@ class HumanRationales(Metric):
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers."""
         batch = workspace.task().data[self.split]
-        marked = (workspace.task().truth(batch) > 0) & batch.maskable
+        marked = (workspace.task().ground_truth(batch) > 0) & batch.maskable
         known = marked.any(dim=1) & (batch.maskable & ~marked).any(dim=1)
         if not known.any():
             return

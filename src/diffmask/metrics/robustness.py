@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import Quantity, decision, explained
+from diffmask.core.distributions import Quantity, predicted_outcome, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import Edit, persistent_edit
 from diffmask.core.probe import site_statistics
@@ -84,7 +84,7 @@ def changes(
     outcome = eraser.decisions(batch)
 
     def value(gone: Bool[Tensor, "row token"]) -> Float[Tensor, " row"]:
-        return eraser.ask(batch, gone, lambda answer, rows: explained(answer, outcome[rows], quantity))
+        return eraser.ask(batch, gone, lambda answer, rows: target_score(answer, outcome[rows], quantity))
 
     whole = value(torch.zeros_like(batch.maskable))
     return torch.stack([whole - value(gone) for gone in sets])
@@ -156,12 +156,12 @@ def max_sensitivity(explainer: Explainer, batch: Batch, noises: list[NoiseTolera
     """The largest relative change of a text's scores over the noises; the outcome explained stays the same."""
     task = explainer.task
     with torch.no_grad():
-        outcome = decision(task.predict(batch))
+        outcome = predicted_outcome(task.predict(batch))
     calm = explainer(batch, outcome).scores
     size = calm.norm(dim=1)
     largest = torch.zeros_like(size)
     for noise in noises:
-        with persistent_edit(task.model, task.place(task.sites[0]), _adding(noise)):
+        with persistent_edit(task.model, task.site(task.sites[0]), _adding(noise)):
             moved = explainer(batch, outcome).scores
         largest = largest.maximum((moved - calm).norm(dim=1) / torch.where(size > 0, size, 1.0))
     return largest

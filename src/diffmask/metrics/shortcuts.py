@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import decides
+from diffmask.core.distributions import predicts
 from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
@@ -174,7 +174,7 @@ class Planted(TaskModification):
 
     def markers(self, task: Task, seed: int) -> Markers:
         """The tokens that are planted into this task's rows."""
-        place = task.place(task.sites[0])
+        place = task.site(task.sites[0])
         module = task.model.get_submodule(place.module)
         if not isinstance(module, nn.Embedding):
             raise TaskError(f"a shortcut needs a vocabulary; '{place.module}' is {type(module).__name__}, no embedding")
@@ -244,7 +244,7 @@ def lesson(task: Task) -> Lesson:
 
 def _right(eraser: Eraser, batch: Batch) -> Bool[Tensor, " row"]:
     nothing = torch.zeros_like(batch.maskable)
-    return eraser.ask(batch, nothing, lambda answer, rows: decides(answer, batch.target[rows]))
+    return eraser.ask(batch, nothing, lambda answer, rows: predicts(answer, batch.target[rows]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,9 +126,9 @@ class TextClassification(Task):
     def forward(self, batch: Batch) -> Distribution:
         """One pass of the classifier, frozen."""
         with frozen(self.model):
-            return self.run(batch)
+            return self.forward_train(batch)
 
-    def run(self, batch: Batch) -> Distribution:
+    def forward_train(self, batch: Batch) -> Distribution:
         """One pass of the classifier in whatever mode it is."""
         return self.head.answer(self.model(**self._inputs(batch)).logits.float())
 
@@ -149,7 +149,7 @@ class TextClassification(Task):
             )
         return self.padding.from_model(torch.stack(found, dim=1), batch.present)
 
-    def primary(self, batch: Batch) -> Bool[Tensor, "row token"]:
+    def roar_maskable(self, batch: Batch) -> Bool[Tensor, "row token"]:
         """The first text of a pair: words up to the first gap between them."""
         starts = batch.maskable & ~batch.maskable.roll(1, dims=1)
         return batch.maskable & (starts.cumsum(dim=1) == 1)
@@ -161,17 +161,17 @@ class TextClassification(Task):
         parts = [numbers_of(self.predict(batch[rows].trim())) for rows in order.split(rows_at_once)]
         return torch.cat(parts)[order.argsort()]
 
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         """Accuracy; for labels the share of right decisions, for numbers R squared."""
-        return self.head.quality(self.head.answer(self.logits(batch)), batch.target)
+        return self.head.score(self.head.answer(self.logits(batch)), batch.target)
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
         """Whether each decision is right; numbers have no such parts."""
         return self.head.per_example_score(self.head.answer(self.logits(batch)), batch.target)
 
-    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+    def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """What people marked, in data that has such marks."""
-        return batch.token_inputs[EVIDENCE] if EVIDENCE in batch.token_inputs else super().truth(batch)
+        return batch.token_inputs[EVIDENCE] if EVIDENCE in batch.token_inputs else super().ground_truth(batch)
 
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """Each row's answer for people."""
@@ -203,9 +203,9 @@ class TextClassification(Task):
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
-    def narrowed(self, split: str, rows: Int[Tensor, " row"]) -> "TextClassification":
+    def subset(self, split: str, rows: Int[Tensor, " row"]) -> "TextClassification":
         """The same task with only some rows of a split, and their texts."""
-        found = cast(TextClassification, super().narrowed(split, rows))
+        found = cast(TextClassification, super().subset(split, rows))
         if split in self.texts:
             found.texts = {**self.texts, split: [self.texts[split][row] for row in rows.tolist()]}
         return found

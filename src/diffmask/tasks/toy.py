@@ -14,7 +14,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from diffmask.core.batch import Batch
 from diffmask.core.hooks import Site
 from diffmask.core.task import Task, TaskConfig
-from diffmask.core.training import generator, minibatches, seeded, single_threaded, track
+from diffmask.core.training import generator, minibatches, progress_bar, seeded, single_threaded
 from diffmask.datasets import toy
 
 
@@ -54,7 +54,7 @@ class CountingTask(Task):
         return Bernoulli(logits=logit, validate_args=False)
 
     @torch.no_grad()
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         """Accuracy."""
         return float(self.per_example_score(batch).mean())
 
@@ -84,7 +84,7 @@ class CountingTask(Task):
         yes = float(self.forward(batch).probs[0])
         return f"Is {first} (m) more frequent than {second} (n)? The model says yes with {yes:.3f}."
 
-    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+    def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """The digits that are counted."""
         return toy.truth(batch)
 
@@ -140,7 +140,7 @@ class ToyTask(TaskConfig):
         optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
         source = generator(seed, "toy training")
         best, kept = -1.0, deepcopy(model.state_dict())
-        for _ in track(range(self.epochs), "train the counter"):
+        for _ in progress_bar(range(self.epochs), "train the counter"):
             for batch in minibatches(task.data["train"], self.batch_size, source):
                 logit = model(batch.tokens, batch.inputs["query"], batch.present)
                 # As published, a categorical over the rows of the batch, not over the answers.
@@ -149,7 +149,7 @@ class ToyTask(TaskConfig):
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-            accuracy = task.quality(task.data["valid"])
+            accuracy = task.score(task.data["valid"])
             if accuracy >= best:
                 best, kept = accuracy, deepcopy(model.state_dict())
         model.load_state_dict(kept)

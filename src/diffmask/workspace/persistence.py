@@ -67,7 +67,7 @@ def load_explainer(
     require_model(kept, task, str(folder))
     explainer = _build(method, task)
     restore(explainer, kept)
-    explainer.recipe = method
+    explainer.config = method
     return explainer
 
 

@@ -25,7 +25,7 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.datasets.tables import Columns, Example, examples
 from diffmask.errors import InputError, nearest
 from diffmask.explanation.explanation import Explanation
@@ -79,7 +79,7 @@ def explain_table(explainer: Explainer, table: Path, out: Path, columns: Columns
     parts = out.with_name(f"{out.name}.parts")
     _start(parts, _job(explainer, table, columns, shard))
     rows = 0
-    for number, some in enumerate(track(_shards(examples(table, columns), shard), "explain shards")):
+    for number, some in enumerate(progress_bar(_shards(examples(table, columns), shard), "explain shards")):
         rows += len(some)
         file = parts / f"{number:06d}{out.suffix}"
         if not file.is_file():
@@ -130,7 +130,7 @@ def _job(explainer: Explainer, table: Path, columns: Columns, shard: int) -> dic
         "bytes": state.st_size,
         "columns": [columns.text_column, columns.pair_column, columns.label_column],
         "model": explainer.task.fingerprint(),
-        "method": None if explainer.recipe is None else explainer.recipe.digest,
+        "method": None if explainer.config is None else explainer.config.digest,
         "shard": shard,
     }
 

@@ -179,7 +179,7 @@ class Workspace:
             restore(explainer, found)
 
         self.store.get_or_make("fit", self.explainer_key(method), make, accept)
-        explainer.recipe = method
+        explainer.config = method
         return explainer
 
     def diagnostics(self, method: Method) -> dict[str, Any]:

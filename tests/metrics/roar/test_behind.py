@@ -36,7 +36,7 @@ def test_the_data_are_counted_and_the_model_is_scored(behind: RoarAnalysis) -> N
     facts = dict(zip(found.column("babi-1"), found.column("value"), strict=True))
     task = behind.task()
     assert facts["train rows"] == 80 and facts["words in the vocabulary"] == len(task.vocabulary)
-    assert facts["test accuracy"] == task.quality(task.data["test"])
+    assert facts["test accuracy"] == task.score(task.data["test"])
 
 
 def test_the_most_important_tokens_hold_more_the_more_they_are(behind: RoarAnalysis) -> None:

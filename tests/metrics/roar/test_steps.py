@@ -56,7 +56,7 @@ class TableTask(Task):
     def forward(self, batch: Batch) -> UnnormalizedCategorical:
         return UnnormalizedCategorical(self.model(batch.tokens))
 
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         return float((self.forward(batch).probs.argmax(-1) == batch.target).float().mean())
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "TableTask":

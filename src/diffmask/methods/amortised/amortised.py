@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.config import parse
-from diffmask.core.distributions import decision, direction, numbers
+from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.probe import Baseline, baseline_state, site_statistics
 from diffmask.core.task import Task
@@ -83,10 +83,10 @@ class Amortised(Method):
         """A student that scores every token 0."""
         sites = self.sites or middle_sites(task.sites)
         for site in sites:
-            task.place(site)
+            task.site(site)
         known = site_statistics(task, sites, self.statistics_rows)
         with torch.no_grad():
-            features = numbers(task.predict(task.data["train"][:1].trim())).shape[1]
+            features = flat_logits(task.predict(task.data["train"][:1].trim())).shape[1]
         with seeded(seed, "amortised"):
             student = AttributionNetwork({site: known[site] for site in sites}, features, self.width)
         return AmortisedExplainer(task, student, baseline_state(task, task.sites[0], self.baseline))
@@ -235,6 +235,6 @@ class AmortisedExplainer(Explainer):
     def _read(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None) -> tuple[Distribution, Attribution]:
         answer, states = self.task.trace(batch)
         found = self.student(states, batch.present).masked_fill(~batch.maskable[..., None], 0.0)
-        empty = numbers(answer) - found.sum(dim=1)
-        towards = direction(answer, empty, decision(answer) if target is None else target)
+        empty = flat_logits(answer) - found.sum(dim=1)
+        towards = log_odds_gradient(answer, empty, predicted_outcome(answer) if target is None else target)
         return answer, Attribution((found @ towards[..., None]).squeeze(-1))

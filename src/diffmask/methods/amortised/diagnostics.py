@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffmask.core.distributions import decision, direction, numbers
+from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.methods.amortised.network import AttributionNetwork
 from diffmask.methods.amortised.objectives import MaskedBatch, sums
 
@@ -42,8 +42,8 @@ def interaction_only(found: dict[str, Any]) -> dict[str, Any]:
 
 def _measure(student: AttributionNetwork, lesson: MaskedBatch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Flat: f(S), the scores' sum for it, interaction a pair, efficiency gap and change a row."""
-    whole = numbers(lesson.answer)
-    towards = direction(lesson.answer, lesson.empty, decision(lesson.answer))
+    whole = flat_logits(lesson.answer)
+    towards = log_odds_gradient(lesson.answer, lesson.empty, predicted_outcome(lesson.answer))
     told, found = ((value * towards[:, None]).sum(-1) for value in (lesson.told, sums(student, lesson)))
     full, none = ((value * towards).sum(-1) for value in (whole, lesson.empty))
     pairs = told.unflatten(1, (-1, 2)).sum(-1) - (full + none)[:, None]

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
-from diffmask.core.explainer import States, summary
+from diffmask.core.explainer import States, pool_states
 from diffmask.core.probe import SiteStatistics
 
 
@@ -63,7 +63,9 @@ class AttributionNetwork(nn.Module):
         self, seen: list[Float[Tensor, "row token hidden"]], states: States, present: Bool[Tensor, "row token"]
     ) -> Float[Tensor, "row token feature"]:
         """What each token adds, from views of the states of `sites`."""
-        whole = [part(state) for state, part in zip(summary(states[self.sites[-1]], present), self.places, strict=True)]
+        whole = [
+            part(state) for state, part in zip(pool_states(states[self.sites[-1]], present), self.places, strict=True)
+        ]
         # Added one by one: a stack of them would be the largest tensor of the pass.
         hidden = gelu(sum(seen[1:], seen[0]) + (sum(whole, self.bias))[:, None])
         return self.vote(hidden + gelu(self.between(hidden)))
@@ -107,7 +109,7 @@ def ood_score(student: AttributionNetwork, states: States, present: Bool[Tensor,
     """How far a row's mean states lie from those of the fit's texts: root mean square, in deviations of a token."""
     parts = []
     for site, part in zip(student.sites, student.parts.children(), strict=True):
-        *_, mean = summary(states[site], present)
+        *_, mean = pool_states(states[site], present)
         parts.append(((mean - cast(Standardised, part).mean) / cast(Standardised, part).deviation).square())
     # The mean of n independent tokens lies 1 / sqrt(n) off: short texts are no strangers for being short.
     return (torch.cat(parts, dim=-1).mean(dim=-1) * present.sum(dim=1)).sqrt()

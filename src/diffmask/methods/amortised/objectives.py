@@ -17,7 +17,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from diffmask.core.batch import Batch
 from diffmask.core.config import digest_of
-from diffmask.core.distributions import decision, direction, divergence, numbers, rebuilt
+from diffmask.core.distributions import divergence, flat_logits, from_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.store import Artefact, Store
 from diffmask.core.task import Task
@@ -60,7 +60,7 @@ class AdditiveObjective(Objective[AttributionNetwork, MaskedBatch]):
         answer, states = self.task.trace(batch)
         kept = draw_kept(batch.maskable, self.pairs - self.pointed, self.source)
         if self.pointed:
-            towards = direction(answer, numbers(answer), decision(answer))
+            towards = log_odds_gradient(answer, flat_logits(answer), predicted_outcome(answer))
             scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
             kept = torch.cat([kept, draw_pointed(scores, batch.maskable, self.pointed, self.source)], dim=1)
         asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
@@ -85,14 +85,14 @@ def told_of_copies(
     erased = (clean.rows.maskable[:, None] & ~kept).flatten(0, 1)
     state = {place: clean.states[place].repeat_interleave(copies, dim=0)}
     answer = task.resume(clean.rows.repeat(copies), state, {place: fill(erased, baseline)})
-    return numbers(answer).unflatten(0, (len(clean.rows), copies))
+    return flat_logits(answer).unflatten(0, (len(clean.rows), copies))
 
 
 def misfit(
     answer: Distribution, told: Float[Tensor, "row copy feature"], found: Float[Tensor, "row copy feature"]
 ) -> Float[Tensor, "row copy"]:
     """KL(the answer told || the answer found), both as numbers."""
-    caused = divergence(rebuilt(answer, told.flatten(0, 1)), rebuilt(answer, found.flatten(0, 1)))
+    caused = divergence(from_logits(answer, told.flatten(0, 1)), from_logits(answer, found.flatten(0, 1)))
     return caused.unflatten(0, told.shape[:2])
 
 
@@ -205,7 +205,7 @@ class DistillationObjective(Objective[AttributionNetwork, DistillationBatch]):
 
 def own_direction(answer: Distribution) -> Float[Tensor, "row feature"]:
     """Towards the model's own decision."""
-    return direction(answer, torch.zeros_like(numbers(answer)), decision(answer))
+    return log_odds_gradient(answer, torch.zeros_like(flat_logits(answer)), predicted_outcome(answer))
 
 
 def kept_scores() -> Store:

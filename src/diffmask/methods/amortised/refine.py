@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import explained
+from diffmask.core.distributions import target_score
 from diffmask.core.explainer import Explainer
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.training import generator
@@ -29,7 +29,7 @@ class RefinedExplainer(Explainer):
         if copies < 2 or trust <= 0:
             raise ConfigError(f"refining takes at least 2 copies and a trust above 0; found {copies} and {trust}")
         self.start, self.copies, self.trust, self.seed = start, copies, trust, seed
-        self.recipe = start.recipe
+        self.config = start.config
         self.portion = AdaptiveBatchSize(256)
 
     @torch.no_grad()
@@ -59,7 +59,7 @@ class RefinedExplainer(Explainer):
         copies = batch.repeat(count)
         erased = copies.maskable & ~kept.repeat(len(batch), 1)
         answer = self.task.predict(copies, {self.task.sites[0]: fill(erased, self.start.baseline)})
-        told = explained(answer, target.repeat_interleave(count, dim=0), "log-odds")
+        told = target_score(answer, target.repeat_interleave(count, dim=0), "log-odds")
         return told.unflatten(0, (len(batch), count))
 
 

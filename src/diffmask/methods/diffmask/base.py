@@ -75,7 +75,7 @@ class MaskExplainer(Explainer):
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """One pass serves both."""
-        clean = ForwardTrace.over(self.task, batch)
+        clean = ForwardTrace.of(self.task, batch)
         opened, scores = self.read(clean)
         return clean.answer, Attribution(scores, opened, self.sites)
 
@@ -113,7 +113,7 @@ class MaskExplainer(Explainer):
         return True
 
     @torch.no_grad()
-    def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
+    def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
         """The answer under a mask seen from `layer`, with this explainer's own baseline where it masks."""
         site = self.sites[-1] if layer is None else layer
         return self.task.predict(batch, self.edits(site, kept.to(self.baseline(site).dtype), batch.maskable))

@@ -10,7 +10,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.probe import site_statistics
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.methods.diffmask.base import MaskExplainer
 
 LEARNING_RATE = 0.1
@@ -40,10 +40,10 @@ def learn_baselines(
         place = explainer.place(site)
         return starts[place] + known[place].deviation * moved[place]
 
-    for _ in track(range(steps), "learn what erased tokens are replaced by"):
+    for _ in progress_bar(range(steps), "learn what erased tokens are replaced by"):
         rows = next(batches)
         with torch.no_grad():
-            clean = ForwardTrace.over(explainer.task, rows)
+            clean = ForwardTrace.of(explainer.task, rows)
         optimizer.zero_grad()
         for site in drawn():
             kept = torch.rand(rows.tokens.shape, generator=source) < torch.rand(len(rows), 1, generator=source)

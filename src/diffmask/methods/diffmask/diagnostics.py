@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import agreement, average, divergence, joined
+from diffmask.core.distributions import agreement, average, concatenate, divergence
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.errors import FitWarning
 from diffmask.methods.diffmask.base import MaskExplainer, binarize
@@ -117,14 +117,14 @@ class _Seen:
     @cached_property
     def answer(self) -> Distribution:
         """To all rows, nothing erased."""
-        return joined(*(clean.answer for clean in self.passes))
+        return concatenate(*(clean.answer for clean in self.passes))
 
     def under(
         self, site: str, gates: Iterable[Tensor], baseline: Float[Tensor, " width"] | None = None
     ) -> Distribution:
         """The answer to all rows under masks seen from `site`, one for each pass."""
         masked = zip(self.passes, gates, strict=True)
-        return joined(*(self.explainer.under(clean, site, gate, baseline) for clean, gate in masked))
+        return concatenate(*(self.explainer.under(clean, site, gate, baseline) for clean, gate in masked))
 
     def states(self, site: str) -> Float[Tensor, "token width"]:
         """Those of every real token where the mask seen from `site` is applied."""

@@ -156,7 +156,7 @@ class DiffMask(Method):
     def build(self, task: Task, seed: int) -> Any:
         """Everything kept, or every gate half open: nothing is known yet."""
         for site in self.sites:
-            task.place(site)
+            task.site(site)
         return self._variant()[0](self, task, seed)
 
     def train(self, explainer: Any, task: Task, seed: int) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution
 from torch.nn.functional import softplus
 
-from diffmask.core.distributions import Numbers, divergence, rebuilt
+from diffmask.core.distributions import FlatLogits, divergence, from_logits
 
 CHUNK = 16
 """One token in so many of those left goes at a step: a long text takes few steps, the last tokens go one by one."""
@@ -24,7 +24,7 @@ TIE_BREAK = 1e-5
 
 def elimination(
     answer: Distribution,
-    start: Numbers,
+    start: FlatLogits,
     lost: Float[Tensor, "row token feature"],
     maskable: Bool[Tensor, "row token"],
 ) -> Float[Tensor, "row token"]:
@@ -68,29 +68,29 @@ class DivergencePredictor(ABC):
     """How far an answer moves, told from the numbers that remain of it."""
 
     @abstractmethod
-    def now(self, remaining: Numbers) -> Float[Tensor, " row"]:
+    def now(self, remaining: FlatLogits) -> Float[Tensor, " row"]:
         """With what remains."""
 
     @abstractmethod
-    def without_each(self, remaining: Numbers) -> Float[Tensor, "row token"]:
+    def without_each(self, remaining: FlatLogits) -> Float[Tensor, "row token"]:
         """If each token goes as well."""
 
 
 class ByDivergence(DivergencePredictor):
     """The divergence, of any kind of answer."""
 
-    def __init__(self, answer: Distribution, start: Numbers, lost: Float[Tensor, "row token feature"]) -> None:
+    def __init__(self, answer: Distribution, start: FlatLogits, lost: Float[Tensor, "row token feature"]) -> None:
         self.answer, self.start, self.lost = answer, start, lost
 
-    def now(self, remaining: Numbers) -> Float[Tensor, " row"]:
+    def now(self, remaining: FlatLogits) -> Float[Tensor, " row"]:
         """Asked of the answers themselves."""
-        return divergence(rebuilt(self.answer, self.start), rebuilt(self.answer, remaining))
+        return divergence(from_logits(self.answer, self.start), from_logits(self.answer, remaining))
 
-    def without_each(self, remaining: Numbers) -> Float[Tensor, "row token"]:
+    def without_each(self, remaining: FlatLogits) -> Float[Tensor, "row token"]:
         """One answer a token."""
         rows, tokens, _ = self.lost.shape
-        original = rebuilt(self.answer, self.start.repeat_interleave(tokens, dim=0))
-        after = rebuilt(self.answer, (remaining[:, None] - self.lost).flatten(0, 1))
+        original = from_logits(self.answer, self.start.repeat_interleave(tokens, dim=0))
+        after = from_logits(self.answer, (remaining[:, None] - self.lost).flatten(0, 1))
         return divergence(original, after).unflatten(0, (rows, tokens))
 
 
@@ -102,7 +102,7 @@ class CategoricalDivergence(DivergencePredictor):
     asked again and again.
     """
 
-    def __init__(self, start: Numbers, lost: Float[Tensor, "row token feature"]) -> None:
+    def __init__(self, start: FlatLogits, lost: Float[Tensor, "row token feature"]) -> None:
         decided = torch.arange(start.shape[1], device=start.device) == start.argmax(dim=1, keepdim=True)
         order = decided.int().argsort(dim=1, descending=True, stable=True)
         self.decided, self.others = order[:, :1], order[:, 1:]
@@ -113,12 +113,12 @@ class CategoricalDivergence(DivergencePredictor):
         self.lost = self._ahead(lost)
         self.lost_on_average = (self.probability[..., None] * self.lost).sum(dim=0)
 
-    def now(self, remaining: Numbers) -> Float[Tensor, " row"]:
+    def now(self, remaining: FlatLogits) -> Float[Tensor, " row"]:
         """With what remains."""
         ahead = self._ahead(remaining)
         return softplus(_all(ahead)) + self._expected(ahead) + (self.lead + _most(ahead)).clamp(min=0)
 
-    def without_each(self, remaining: Numbers) -> Float[Tensor, "row token"]:
+    def without_each(self, remaining: FlatLogits) -> Float[Tensor, "row token"]:
         """If each token goes as well."""
         ahead = self._ahead(remaining)
         after = ahead[..., None] - self.lost
@@ -147,11 +147,13 @@ def _all(ahead: Float[Tensor, "other row *token"]) -> Float[Tensor, "row *token"
 
 
 @singledispatch
-def foretelling(answer: Distribution, start: Numbers, lost: Float[Tensor, "row token feature"]) -> DivergencePredictor:
+def foretelling(
+    answer: Distribution, start: FlatLogits, lost: Float[Tensor, "row token feature"]
+) -> DivergencePredictor:
     """What tells how far answers of this kind move."""
     return ByDivergence(answer, start, lost)
 
 
 @foretelling.register
-def _(answer: Categorical, start: Numbers, lost: Tensor) -> DivergencePredictor:
+def _(answer: Categorical, start: FlatLogits, lost: Tensor) -> DivergencePredictor:
     return CategoricalDivergence(start, lost)

@@ -11,7 +11,7 @@ from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.probe import Probe, site_statistics
 from diffmask.core.task import Task
-from diffmask.core.training import generator, infinite_minibatches, seeded, track
+from diffmask.core.training import generator, infinite_minibatches, progress_bar, seeded
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.gated import GatedMaskExplainer
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
@@ -42,7 +42,7 @@ def build_gates(method: "DiffMask", task: Task, seed: int) -> GatedMaskExplainer
 def train_gates(method: "DiffMask", explainer: GatedMaskExplainer, task: Task, seed: int) -> None:
     """Adam on probes and baseline, a controlled multiplier a site; one masked pass serves both."""
     loop = _Fit(method, explainer, task, generator(seed, "diffmask"))
-    for step in track(range(method.steps), f"fit {method.label}"):
+    for step in progress_bar(range(method.steps), f"fit {method.label}"):
         loop.step(step / method.steps)
     explainer.temperature = method.temperature[1]
     if method.settle_rows:
@@ -89,7 +89,7 @@ class _Fit:
         """One clean pass, then a masked pass for each site drawn, and one update of everything."""
         self._schedule(progress)
         batch = next(self.batches)
-        clean = ForwardTrace.over(self.task, batch)
+        clean = ForwardTrace.of(self.task, batch)
         self.optimizer.zero_grad()
         for site in self._draw_sites():
             gates = self._gates(clean, site)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from diffmask.core.distributions import class_probabilities
-from diffmask.core.explainer import ForwardTrace, summary
+from diffmask.core.explainer import ForwardTrace, pool_states
 
 
 class LinearProbe(nn.Module):
@@ -41,7 +41,7 @@ def fit_linear_probes(passes: list[ForwardTrace], sites: Iterable[str]) -> dict[
 
 
 def _seen(state: Tensor, present: Tensor) -> Float[Tensor, "row input"]:
-    return torch.cat(summary(state, present), dim=-1)
+    return torch.cat(pool_states(state, present), dim=-1)
 
 
 def _all_seen(passes: list[ForwardTrace], site: str) -> Float[Tensor, "row input"]:

@@ -15,8 +15,8 @@ from torch.distributions import Distribution
 from torch.nn.functional import gelu, softplus
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import decision, direction, numbers
-from diffmask.core.explainer import Explainer, States, summary
+from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
+from diffmask.core.explainer import Explainer, States, pool_states
 from diffmask.core.hooks import Edit
 from diffmask.core.task import Task
 from diffmask.methods.amortised.network import AttributionNetwork
@@ -51,7 +51,7 @@ class Thresholds(nn.Module):
         self, state: Float[Tensor, "row token width"], present: Bool[Tensor, "row token"]
     ) -> Float[Tensor, "row margin"]:
         """Ascending along the margins."""
-        seen = (torch.cat(summary(state, present), dim=-1) - self.mean) / self.deviation
+        seen = (torch.cat(pool_states(state, present), dim=-1) - self.mean) / self.deviation
         found = self.vote(gelu(self.hidden(seen)))
         rises = torch.cat([found[:, :1], softplus(found[:, 1:])], dim=1)
         return rises.cumsum(dim=1) + self.shift
@@ -83,7 +83,7 @@ class NestedMaskExplainer(Explainer):
 
     def heights(self, answer: Distribution, states: States, batch: Batch) -> Gates:
         """How far each token's score lies above each margin's threshold."""
-        towards = direction(answer, torch.zeros_like(numbers(answer)), decision(answer))
+        towards = log_odds_gradient(answer, torch.zeros_like(flat_logits(answer)), predicted_outcome(answer))
         scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
         return scores[:, None] - self.thresholds(states[self.student.sites[-1]], batch.present)[..., None]
 
@@ -114,6 +114,6 @@ class NestedMaskExplainer(Explainer):
         return answer, Attribution(opened.mean(dim=1), opened, self.names)
 
     @torch.no_grad()
-    def masked(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
+    def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
         """The answer when only some tokens are kept, with this explainer's own baseline."""
         return self.task.predict(batch, {self.task.sites[0]: fill(batch.maskable & ~kept, self.baseline)})

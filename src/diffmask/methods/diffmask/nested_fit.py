@@ -9,7 +9,7 @@ import torch
 from diffmask.core.distributions import divergence
 from diffmask.core.probe import Baseline, site_statistics
 from diffmask.core.task import Task
-from diffmask.core.training import generator, infinite_minibatches, seeded, track
+from diffmask.core.training import generator, infinite_minibatches, progress_bar, seeded
 from diffmask.errors import FitWarning
 from diffmask.methods.amortised.amortised import Amortised, split_off
 from diffmask.methods.diffmask.calibration import calibrate, diagnose
@@ -37,7 +37,7 @@ def train_margins(method: "DiffMask", explainer: NestedMaskExplainer, task: Task
     ranking.train(start, task, seed)
     explainer.student.load_state_dict(start.student.state_dict())
     loop = _Fit(method, explainer, task, generator(seed, "margins"))
-    for step in track(range(method.steps), f"fit {method.label}"):
+    for step in progress_bar(range(method.steps), f"fit {method.label}"):
         loop.step(step / method.steps)
     _, others = split_off(task, len(task.data["train"]))
     calibrate(explainer, others[::2].spread(max(method.settle_rows, 1)))

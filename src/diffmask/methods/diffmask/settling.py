@@ -11,7 +11,7 @@ import torch
 
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import iter_traces
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.methods.diffmask.gated import GatedMaskExplainer
 
 FARTHEST = 16.0
@@ -22,7 +22,7 @@ FARTHEST = 16.0
 def settle(explainer: GatedMaskExplainer, rows: Batch, margins: Mapping[str, float], halvings: int = 6) -> None:
     """Move every site's votes, from the first site to the last, to where hard masks just hold the site's margin."""
     parts = list(iter_traces(explainer.task, rows))
-    for site, held in track(list(margins.items()), "settle the margins"):
+    for site, held in progress_bar(list(margins.items()), "settle the margins"):
         shift = explainer.probe(site).shift
         low, high = shift - FARTHEST, shift + FARTHEST
         for _ in range(halvings):

@@ -14,7 +14,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softsign
 
-from diffmask.core.distributions import Numbers, decision, direction, numbers, probabilities_to_logits
+from diffmask.core.distributions import (
+    FlatLogits,
+    flat_logits,
+    log_odds_gradient,
+    predicted_outcome,
+    probabilities_to_logits,
+)
 from diffmask.core.explainer import ForwardTrace, States
 from diffmask.core.task import Task
 from diffmask.methods.amortised.network import AttributionNetwork, views
@@ -86,8 +92,8 @@ class SurrogateMaskExplainer(MaskExplainer):
         lost = self._lost(clean, self.sites)
         opened = self._votes(clean, self.sites, lost).cummin(dim=1).values
         surest = lost[-math.ceil(len(self.sites) / UPPER) :].mean(dim=0)
-        nothing = numbers(clean.answer) - (surest * clean.rows.maskable[..., None]).sum(dim=1)
-        lead = (surest * direction(clean.answer, nothing, decision(clean.answer))[:, None]).sum(dim=-1)
+        nothing = flat_logits(clean.answer) - (surest * clean.rows.maskable[..., None]).sum(dim=1)
+        lead = (surest * log_odds_gradient(clean.answer, nothing, predicted_outcome(clean.answer))[:, None]).sum(dim=-1)
         return opened, (binarize(opened[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2
 
     def opened(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
@@ -121,9 +127,9 @@ class SurrogateMaskExplainer(MaskExplainer):
         held = needed / (needed + threshold.clamp(min=1e-9))
         return torch.where((threshold < 0) | needed.isinf(), 1.0, held)
 
-    def _expected_numbers(self, clean: ForwardTrace, site: str) -> Numbers:
+    def _expected_numbers(self, clean: ForwardTrace, site: str) -> FlatLogits:
         """What the model may be about to answer; where its last states are read, what it does answer."""
         if self.task.sites[-1] in self.layered.student(site).sites:
-            return numbers(clean.answer)
+            return flat_logits(clean.answer)
         leaning = cast(LinearProbe, self.leanings[self.sites.index(site)])
         return probabilities_to_logits(clean.answer, leaning(clean.states[site], clean.rows.present))

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import numbers
+from diffmask.core.distributions import flat_logits
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.probe import statistics_of
 from diffmask.core.task import Task
@@ -39,7 +39,7 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> SurrogateMaskExpl
     passes = list(iter_traces(task, task.data["train"].spread(method.statistics_rows)))
     read = {site: method.reads_at(task.sites, site) for site in sites}
     known = statistics_of(passes, {task.sites[0], *sites}.union(*read.values()))
-    features = numbers(passes[0].answer).shape[1]
+    features = flat_logits(passes[0].answer).shape[1]
     with seeded(seed, "diffmask"):
         students = {
             site: AttributionNetwork({name: known[name] for name in read[site]}, features, method.probe_width or 64)
@@ -110,7 +110,7 @@ class LayeredCopies(Objective[LayerwiseAttributor, LayeredLesson]):
     @torch.no_grad()
     def ask(self, batch: Batch) -> LayeredLesson:
         """One clean pass, and for every place a pass over all copies."""
-        clean = ForwardTrace.over(self.explainer.task, batch)
+        clean = ForwardTrace.of(self.explainer.task, batch)
         kept, told = {}, {}
         for site in self.drawn():
             place = self.explainer.place(site)
@@ -129,7 +129,7 @@ class LayeredCopies(Objective[LayerwiseAttributor, LayeredLesson]):
         for site, lost in zip(sites, student(states, present, sites), strict=True):
             place = self.explainer.place(site)
             erased = lesson.maskable[:, None] & ~lesson.kept[place]
-            remaining = numbers(lesson.answer)[:, None] - erased.to(lost) @ lost
+            remaining = flat_logits(lesson.answer)[:, None] - erased.to(lost) @ lost
             found.append(misfit(lesson.answer, lesson.told[place], remaining))
         return torch.cat(found, dim=1)
 

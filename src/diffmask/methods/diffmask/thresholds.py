@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import ForwardTrace, iter_traces
-from diffmask.core.training import track
+from diffmask.core.training import progress_bar
 from diffmask.methods.diffmask.surrogate import KEEPS_ALL, SurrogateMaskExplainer
 
 LEVELS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)
@@ -24,7 +24,7 @@ def set_thresholds(
     """
     parts = list(iter_traces(explainer.task, rows, 32))
     before = [part.rows.maskable for part in parts]
-    for index, site in enumerate(track(explainer.sites, "set the thresholds")):
+    for index, site in enumerate(progress_bar(explainer.sites, "set the thresholds")):
         search = _Search(explainer, site, parts, before, slack * margins[site])
         threshold = search.highest()
         explainer.thresholds[index] = threshold

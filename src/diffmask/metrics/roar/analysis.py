@@ -154,7 +154,7 @@ def permuted_score(step: Step) -> float:
     scores = {split: step.ranked(explainer(batch, batch.target).scores) for split, batch in shuffled.data.items()}
     masked = step.masked_by(scores, shuffled.data)
     again = shuffled.retrain(masked, seed)
-    return again.quality(again.data["test"])
+    return again.score(again.data["test"])
 
 
 SHARES = (10, 20, 30, 40, 50, 60, 70, 80, 90)
@@ -200,7 +200,7 @@ class RoarAnalysis:
             ("words in the vocabulary", len(task.vocabulary)),
             ("tokens in a training text, mean", float(lengths.mean())),
             ("parameters", sum(value.numel() for value in task.model.parameters())),
-            (f"test {task.recipe.preset.metric}", task.quality(task.data["test"])),
+            (f"test {task.recipe.preset.metric}", task.score(task.data["test"])),
         ]
         return ResultTable(
             name="data", title="The data and the model", headings=(task.recipe.data, "value"), rows=tuple(facts)
@@ -212,7 +212,9 @@ class RoarAnalysis:
         held = []
         for method in self.methods:
             scores = Step(self.workspace, method, Protocol(), 0).importances()["valid"][: len(batch)]
-            held.append(sparsity(scores[:, : batch.tokens.shape[1]], task.primary(batch), [s / 100 for s in SHARES]))
+            held.append(
+                sparsity(scores[:, : batch.tokens.shape[1]], task.roar_maskable(batch), [s / 100 for s in SHARES])
+            )
         return self._by_share("sparsity", "Share of all importance that the most important tokens hold", held)
 
     def answers(self) -> ResultTable:
@@ -296,4 +298,4 @@ class RoarAnalysis:
     def _majority(self) -> float:
         task, test = self.task(), self.task().data["test"]
         answers = majority(task.data["train"].target, len(test), len(task.names))
-        return task.score(answers, test.target)
+        return task.score_logits(answers, test.target)

@@ -111,7 +111,7 @@ class Step(Node):
         if self.k == 0:
             return {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
         if self.everything:
-            return {split: self.workspace.task().primary(batch) for split, batch in data.items()}
+            return {split: self.workspace.task().roar_maskable(batch) for split, batch in data.items()}
         kept = self.workspace.store.get_or_make("masked", self.masked_digest(), self._mask)
         return kept.tensors
 
@@ -122,7 +122,7 @@ class Step(Node):
     def _top(self, scores: Scores, data: Mapping[str, Batch], before: Masks) -> Masks:
         found = {}
         for split, batch in data.items():
-            maskable = self.workspace.task().primary(batch)
+            maskable = self.workspace.task().roar_maskable(batch)
             number = number_to_mask(maskable, self.k, self.protocol.strategy)
             found[split] = most_important(scores[split], maskable, before[split], number)
         return found
@@ -193,7 +193,7 @@ class Step(Node):
             test = task.data["test"]
             by_row = task.per_example_score(test)
             if by_row is None:
-                return Artefact({}, {"score": task.quality(test), "rows": len(test)})
+                return Artefact({}, {"score": task.score(test), "rows": len(test)})
             return Artefact({"by_row": by_row}, {"score": float(by_row.mean()), "rows": len(test)})
 
         kept = self.workspace.store.get_or_make(*self.address, make)

@@ -120,7 +120,7 @@ def masking_example(step: Step, row: int, shares: Sequence[int] = (0, 20, 40), s
     task = step.task()
     batch = task.data[split][row : row + 1]
     scores = step.importances()[split][row : row + 1]
-    maskable, words = task.primary(batch), task.describe(batch)[0]
+    maskable, words = task.roar_maskable(batch), task.describe(batch)[0]
     most = float(scores.abs().max().clamp(min=1e-30))
     lines = []
     for share in shares:

@@ -121,9 +121,9 @@ class WordClassification(Task):
         """One pass of the model."""
         return UnnormalizedCategorical(self.logits(batch))
 
-    def quality(self, batch: Batch) -> float:
+    def score(self, batch: Batch) -> float:
         """The model's score."""
-        return self.score(logits_by_length(self, batch), batch.target)
+        return self.score_logits(logits_by_length(self, batch), batch.target)
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
         """Whether each answer is right, where that is what the data set is scored by."""
@@ -131,7 +131,7 @@ class WordClassification(Task):
             return None
         return right(logits_by_length(self, batch), batch.target)
 
-    def score(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
+    def score_logits(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
         """Accuracy or macro-F1, as is usual for the data set."""
         return SCORES[self.recipe.preset.metric](logits, target)
 
@@ -152,7 +152,7 @@ class WordClassification(Task):
             hook.remove()
         return seen[0][:, None, None, None]
 
-    def truth(self, batch: Batch) -> Float[Tensor, "row token"]:
+    def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """The words of the supporting facts."""
         if "evidence" not in batch.token_inputs:
             raise TaskError(f"{self.recipe.data} has no known truth; bABI has: its supporting facts")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.core.batch import Batch
-from diffmask.core.training import single_threaded, track
+from diffmask.core.training import progress_bar, single_threaded
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class WordTraining:
         optimizer = self.optimizer(model)
         scores: list[float] = []
         lowest, gained, begun, kept = float("inf"), 0, False, deepcopy(model.state_dict())
-        for epoch in track(range(self.epochs), "train the model"):
+        for epoch in progress_bar(range(self.epochs), "train the model"):
             begun |= self._epoch(task, optimizer, source) < least_known(task.data["train"].target) - BEGUN
             loader_draws(source)
             logits = logits_by_length(task, valid)

@@ -70,7 +70,7 @@ class _Text:
                 inside[line, column] = stays
         with torch.no_grad():
             original = self.task.predict(batch)
-            masked = self.explainer.masked(batch, inside, layer)
+            masked = self.explainer.predict_kept(batch, inside, layer)
         return float(divergence(original, masked).mean()), self.task.predictions(average(masked))[0]
 
 
@@ -125,7 +125,7 @@ def _explanation(text: _Text, numbers: Float[Tensor, "row feature"], attribution
         token_scores=_largest(attribution.scores[rows], places),
         token_by_layer=by_layer,
         layers=attribution.layers,
-        method=text.explainer.recipe.label if text.explainer.recipe else type(text.explainer).__name__,
+        method=text.explainer.config.label if text.explainer.config else type(text.explainer).__name__,
         mask_effect=text.measure,
     )
 

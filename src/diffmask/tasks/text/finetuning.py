@@ -14,7 +14,7 @@ import torch
 
 from diffmask.core.batch import Batch
 from diffmask.core.task import Task
-from diffmask.core.training import generator, minibatches, seeded, track
+from diffmask.core.training import generator, minibatches, progress_bar, seeded
 from diffmask.errors import TaskError
 
 
@@ -66,20 +66,20 @@ class FineTuning:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / max(steps, 1)))
         scores: list[float] = []
         kept = deepcopy(model.state_dict())
-        with seeded(seed, "dropout"), track(range(steps), "train the classifier") as bar:
+        with seeded(seed, "dropout"), progress_bar(range(steps), "train the classifier") as bar:
             for epoch in range(self.epochs):
                 model.train().requires_grad_(True)
                 for batch in minibatches(task.data["train"], self.batch_size, source, pool=50):
                     optimizer.zero_grad()
                     seen = partly_masked(task, batch, self.masked, masks)
-                    loss = -task.run(seen).log_prob(seen.target).mean()
+                    loss = -task.forward_train(seen).log_prob(seen.target).mean()
                     loss.backward()
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
                     schedule.step()
                     bar.update()
                 if held_out:
-                    scores.append(sum(map(task.quality, held_out)) / len(held_out))
+                    scores.append(sum(map(task.score, held_out)) / len(held_out))
                     logger.info("epoch %d of %d: score %.4f on validation rows", epoch + 1, self.epochs, scores[-1])
                 if not held_out or scores[-1] >= max(scores):
                     kept = deepcopy(model.state_dict())

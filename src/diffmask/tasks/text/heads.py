@@ -33,7 +33,7 @@ class Head(ABC):
         """Labels as the outcomes of that distribution; a missing label is -1 or NaN."""
 
     @abstractmethod
-    def quality(self, answer: Distribution, target: Shaped[Tensor, "row *event"]) -> float:
+    def score(self, answer: Distribution, target: Shaped[Tensor, "row *event"]) -> float:
         """The head's own score of the rows that have a label."""
 
     def per_example_score(
@@ -70,7 +70,7 @@ class MulticlassHead(Head):
         """Numbers of the classes."""
         return torch.tensor([MISSING if label is None else self.index(label) for label in labels])
 
-    def quality(self, answer: Distribution, target: Tensor) -> float:
+    def score(self, answer: Distribution, target: Tensor) -> float:
         """Accuracy."""
         return float(self.per_example_score(answer, target).mean())
 
@@ -112,7 +112,7 @@ class MultilabelHead(Head):
         row[[self.index(name) for name in label]] = 1
         return row
 
-    def quality(self, answer: Distribution, target: Tensor) -> float:
+    def score(self, answer: Distribution, target: Tensor) -> float:
         """Share of label decisions that are right."""
         return float(self.per_example_score(answer, target).mean())
 
@@ -152,7 +152,7 @@ class Numbers(Head):
             return [torch.nan] * len(self.names)
         return [float(value) for value in (label if isinstance(label, list | tuple) else [label])]
 
-    def quality(self, answer: Distribution, target: Tensor) -> float:
+    def score(self, answer: Distribution, target: Tensor) -> float:
         """R squared."""
         known = _require_labels(~target.isnan().any(dim=1))
         error = (logits(answer)[known] - target[known]).square().sum()
