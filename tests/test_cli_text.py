@@ -42,7 +42,7 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
     assert "score on test rows" in trained
     run("fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "steps=3", "batch_size=8", *columns)
     shown = run("explain", "explainer", "--text", "the film is good")
-    assert "The model says" in shown and "film" in shown and "nats" in shown
+    assert "Prediction:" in shown and "film" in shown and "nats" in shown
     table = ["--data", "reviews.csv", "--text-column", "review", "--out", "scores.jsonl"]
     assert "scores of 72 texts" in run("explain", "explainer", *table)
     assert len((home / "scores.jsonl").read_text().splitlines()) == 72

@@ -171,12 +171,12 @@ def test_the_terminal_shows_every_word_its_layers_and_the_check(explanation: Exp
     out = io.StringIO()
     print_heatmap(explanation.heatmap(), Console(file=out, width=120))
     lines = out.getvalue().splitlines()
-    assert lines[0].startswith("The model says LABEL_")
+    assert lines[0].startswith("Prediction: LABEL_")
     assert lines[1].split() == ["E", "1", "2", "out"]
     assert explanation.by_layer is not None
     row = next(line for line in lines if line.startswith("enjoyable"))
     assert [float(cell) for cell in row.split()[1:]] == pytest.approx(explanation.by_layer[:, 4].tolist(), abs=0.006)
-    assert f"a change of {explanation.hard_mask().divergence:.3f} nats" in lines[-1]
+    assert f"KL(original || masked) = {explanation.hard_mask().divergence:.3f} nats" in lines[-1]
 
 
 def test_the_figure_has_a_cell_for_every_word_and_layer(explanation: Explanation) -> None:

@@ -1,4 +1,4 @@
-"""What a reader is given for one text: which words were needed, until which layer, and that claim put to the test."""
+"""The explanation of one text: scores of its words, per layer, and hard masks checked on the model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,12 +15,12 @@ from diffmask.explanation.text_units import Span, Token, Unit, group_tokens, max
 
 @dataclass(frozen=True)
 class Prediction:
-    """What the model says of one text."""
+    """The model's prediction for one text."""
 
     label: str
     """The class, the labels joined by ` + `, or the number."""
     probability: float | None
-    """Of that outcome; None for a number."""
+    """Probability of that label; None for a regression."""
 
     def __str__(self) -> str:
         return self.label if self.probability is None else f"{self.label} ({self.probability:.3f})"
@@ -28,15 +28,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class HardMask:
-    """A mask that a reader can check: these units stay, the others are erased, and this is what it does."""
+    """A 0/1 mask over units and its measured effect on the prediction."""
 
     layer: str | None
     kept: tuple[bool, ...]
-    """One for each unit."""
+    """Whether each unit is kept."""
     divergence: float
     """KL(original || masked) in nats, measured on this very text."""
     prediction: Prediction
-    """What the model says of what is kept."""
+    """The prediction with the other units erased."""
 
     @property
     def masked_share(self) -> float:
@@ -45,18 +45,19 @@ class HardMask:
 
     def __str__(self) -> str:
         if not self.kept:
-            return "There are no words that could be masked."
-        gone, change = len(self.kept) - sum(self.kept), f"a change of {self.divergence:.3f} nats"
-        return f"Without {gone} of {len(self.kept)} words the model says {self.prediction}: {change}."
+            return "No word can be masked."
+        erased = len(self.kept) - sum(self.kept)
+        effect = f"KL(original || masked) = {self.divergence:.3f} nats"
+        return f"Without {erased} of {len(self.kept)} words the model predicts {self.prediction}; {effect}."
 
 
 MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
-"""What the model makes of a text of which only some tokens are kept at a layer."""
+"""Divergence and prediction when only the given tokens are kept at a layer."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Explanation:
-    """The scores of one text's words; `at` gives those of its tokens, sentences or spans."""
+    """Scores of the words of one text; `at` gives scores of its tokens, sentences or spans."""
 
     text: str
     pair: str | None
@@ -64,7 +65,7 @@ class Explanation:
     tokens: tuple[Token, ...]
     """The word pieces that may be masked."""
     units: tuple[Unit, ...]
-    """What is scored: words, unless `at` says otherwise."""
+    """The scored units: words, unless `at` chose others."""
     token_scores: Float[Tensor, " token"]
     token_by_layer: Float[Tensor, "layer token"] | None
     layers: tuple[str, ...]
@@ -78,34 +79,34 @@ class Explanation:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The units' texts."""
+        """Texts of the units."""
         return tuple(unit.text for unit in self.units)
 
     @cached_property
     def scores(self) -> Float[Tensor, " unit"]:
-        """How much each unit is needed: the largest score of its tokens."""
+        """Score of each unit: the maximum over its tokens."""
         return max_over_tokens(self.token_scores, self.units)
 
     @cached_property
     def by_layer(self) -> Float[Tensor, "layer unit"] | None:
-        """The same as seen from each layer, where the method sees layers."""
+        """Scores per layer; None for a method without layers."""
         return None if self.token_by_layer is None else max_over_tokens(self.token_by_layer, self.units)
 
     def at(self, granularity: str | Sequence[Span]) -> "Explanation":
-        """The same explanation of its `token`, `word` or `sentence`; or of spans of characters in the text."""
+        """Return this explanation at `token`, `word` or `sentence` level, or for given character spans."""
         return replace(self, units=split_units(self.text, self.pair, self.tokens, granularity))
 
     def dropped_at(self, threshold: float = 0.5) -> tuple[str | None, ...]:
-        """For each unit the first layer from which it is not needed any more; None if it is needed to the last."""
+        """Return for each unit the first layer that no longer needs it; None if the last layer still does."""
         seen = self._layered()
         needed = (seen > threshold).flip(0).cummax(dim=0).values.flip(0)
         counts = needed.sum(dim=0).tolist()
         return tuple(self.layers[count] if count < len(self.layers) else None for count in counts)
 
     def hard_mask(self, threshold: float = 0.5, layer: str | None = None) -> HardMask:
-        """Keep the units over the threshold at a layer (the last, unless named), erase the others, ask the model.
+        """Keep the units above the threshold at a layer (default: the last), erase the others and run the model.
 
-        Scores that are no probabilities, of methods that see no layers, are taken as shares of the largest.
+        Scores of a method without layers are not probabilities; they are divided by the largest.
         """
         if self.by_layer is None:
             kept = self.scores > threshold * self.scores.abs().max() if len(self.scores) else self.scores > 0
@@ -116,11 +117,11 @@ class Explanation:
         return HardMask(layer, tuple(kept.tolist()), divergence, prediction)
 
     def checks(self, threshold: float = 0.5) -> list[HardMask]:
-        """The hard mask of every layer, each put to the test."""
+        """Return the hard mask of every layer with its measured effect."""
         return [self.hard_mask(threshold, layer) for layer in self.layers or (None,)]
 
     def to_dict(self, threshold: float = 0.5) -> dict[str, Any]:
-        """Plain values: text, prediction, words with scores, and the hard mask of the last layer."""
+        """Return plain values: text, prediction, words with scores, and the hard mask of the last layer."""
         mask = self.hard_mask(threshold)
         return {
             "text": self.text,
@@ -143,10 +144,10 @@ class Explanation:
         }
 
     def heatmap(self, threshold: float = 0.5) -> Heatmap:
-        """The words, their scores at every layer, and every layer's hard mask put to the test, for a picture."""
+        """Collect words, scores per layer and the measured effect of each layer's hard mask."""
         checks = self.checks(threshold)
         return Heatmap(
-            title=f"The model says {self.prediction}.",
+            title=f"Prediction: {self.prediction}",
             verdict=str(checks[-1]),
             headings=tuple(short_layer_name(layer) for layer in self.layers) or ("score",),
             words=self.words,
@@ -163,7 +164,7 @@ class Explanation:
         print_heatmap(self.heatmap(threshold))
 
     def to_html(self, threshold: float = 0.5) -> str:
-        """The heat map as a piece of HTML, readable on a light and on a dark page."""
+        """Return the heat map as an HTML fragment that reads on light and dark pages."""
         from diffmask.explanation.heatmap import render_heatmap
 
         return render_heatmap(self.heatmap(threshold))
@@ -172,13 +173,13 @@ class Explanation:
         return self.to_html()
 
     def plot(self, threshold: float = 0.5) -> Any:
-        """The heat map as a matplotlib figure."""
+        """Draw the heat map as a matplotlib figure."""
         from diffmask.explanation.heatmap import plot_heatmap
 
         return plot_heatmap(self.heatmap(threshold))
 
     def _values(self) -> tuple[tuple[float, ...], ...]:
-        """One row a unit; scores that are no probabilities as shares of the largest."""
+        """Return one row per unit; scores that are not probabilities are divided by the largest."""
         if self.by_layer is not None:
             return tuple(tuple(row) for row in self.by_layer.T.tolist())
         top = max((abs(score) for score in self.scores.tolist()), default=0.0) or 1.0
@@ -186,7 +187,7 @@ class Explanation:
 
     def _layered(self) -> Float[Tensor, "layer unit"]:
         if self.by_layer is None:
-            raise InputError(f"{self.method} does not see layers; use a method that does, such as diffmask")
+            raise InputError(f"{self.method} has no scores per layer; use a method that has, such as surrogate-mask")
         return self.by_layer
 
     def _index(self, layer: str) -> int:
@@ -195,7 +196,7 @@ class Explanation:
         return self.layers.index(layer)
 
     def _tokens_of(self, kept: Bool[Tensor, " unit"]) -> Bool[Tensor, " token"]:
-        """All tokens but those of the units that go; a token of no unit, such as a lone space, stays."""
+        """Return the kept tokens; a token outside every unit, such as a lone space, is kept."""
         inside = kept.new_ones(len(self.tokens))
         for unit, stays in zip(self.units, kept.tolist(), strict=True):
             inside[list(unit.tokens)] = stays
@@ -205,7 +206,7 @@ class Explanation:
 def split_units(
     text: str, pair: str | None, tokens: Sequence[Token], granularity: str | Sequence[Span]
 ) -> tuple[Unit, ...]:
-    """The units of a text, and of the second text of a pair."""
+    """Split a text, and the second text of a pair, into units."""
     if granularity == "token":
         return tuple(Unit(token.piece, token.span, token.segment, (place,)) for place, token in enumerate(tokens))
     if not isinstance(granularity, str):
@@ -214,5 +215,5 @@ def split_units(
     if granularity not in rules:
         raise InputError(f"'{granularity}' is not a granularity; {nearest(granularity, ['token', *rules])}")
     rule = rules[granularity]
-    found = [*group_tokens(text, rule(text), tokens), *group_tokens(pair or "", rule(pair or ""), tokens, segment=1)]
-    return tuple(found)
+    units = [*group_tokens(text, rule(text), tokens), *group_tokens(pair or "", rule(pair or ""), tokens, segment=1)]
+    return tuple(units)

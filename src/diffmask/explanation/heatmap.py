@@ -1,11 +1,4 @@
-"""The table behind every picture of an explanation: words down, layers across.
-
-The heat map in a terminal.
-
-The heat map as a piece of HTML.
-
-The heat map as a matplotlib figure.
-"""
+"""Heat map of an explanation, words by layers: in a terminal, as HTML and as a matplotlib figure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,26 +15,26 @@ from diffmask.errors import TaskError
 
 @dataclass(frozen=True, kw_only=True)
 class Heatmap:
-    """Everything a picture shows, as plain values."""
+    """Plain values of a heat map."""
 
     title: str
     verdict: str
-    """What the last hard mask claims, and what it does."""
+    """Sentence about the hard mask of the last column and its measured effect."""
     headings: tuple[str, ...]
     """Short names of the layers, or `score` alone."""
     words: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    """One row a word, between 0 and 1."""
+    """One row per word, between 0 and 1."""
     kept: tuple[bool, ...]
-    """Whether the word survives the last hard mask."""
+    """Whether the hard mask of the last column keeps the word."""
     masked: tuple[float, ...]
-    """Share of words that each column's hard mask erases."""
+    """Share of words erased by each column's hard mask."""
     divergences: tuple[float, ...]
-    """What each column's hard mask does to the answer, in nats."""
+    """KL(original || masked) of each column's hard mask, in nats."""
 
 
 def short_layer_name(layer: str) -> str:
-    """A layer's name as a heading.
+    """Return a layer's name as a column heading.
 
     >>> [short_layer_name(name) for name in ("embedding", "block3", "output")]
     ['E', '3', 'out']
@@ -50,7 +43,7 @@ def short_layer_name(layer: str) -> str:
 
 
 def print_heatmap(heatmap: Heatmap, console: Console | None = None) -> None:
-    """Print a heatmap: colour where there is colour, numbers everywhere."""
+    """Print a heat map with numbers, and colours where the terminal has them."""
     out = console or Console()
     out.print(Text(heatmap.title))
     if heatmap.words:
@@ -70,7 +63,7 @@ def _terminal_table(heatmap: Heatmap) -> Table:
 
 
 def _cell(value: float) -> Text:
-    """A number on a ground between dark and orange."""
+    """Return a number on a background between dark and orange."""
     level = min(max(value, 0.0), 1.0)
     ground = f"rgb({int(30 + 210 * level)},{int(30 + 110 * level)},30)"
     ink = "black" if level > 0.5 else "white"
@@ -85,11 +78,11 @@ STYLE = (
     ".diffmask .gone{opacity:.55}"
     ".diffmask .kept{font-weight:bold}"
 )
-"""Colours are those of the page around it, with a transparent orange on top: it reads on light and on dark."""
+"""Inherits the colours of the page and adds a transparent orange, so it reads on light and dark pages."""
 
 
 def render_heatmap(heatmap: Heatmap) -> str:
-    """Words down, layers across; nothing of the text is taken for markup."""
+    """Return an HTML fragment; the text is escaped."""
     table = _html_table(heatmap) if heatmap.words else ""
     return (
         f'<div class="diffmask"><style>{STYLE}</style><p>{escape(heatmap.title)}</p>{table}'
@@ -98,7 +91,7 @@ def render_heatmap(heatmap: Heatmap) -> str:
 
 
 def html_document(title: str, heatmaps: Sequence[Heatmap]) -> str:
-    """A page of its own with several heat maps, light or dark as its reader prefers."""
+    """Return a page with several heat maps that follows the reader's light or dark preference."""
     parts = "\n".join(f"<section>{render_heatmap(heatmap)}</section>" for heatmap in heatmaps)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -129,7 +122,7 @@ def _row(word: str, values: tuple[float, ...], kept: bool) -> str:
 
 
 def plot_heatmap(heatmap: Heatmap) -> Any:
-    """Words down, layers across, as in De Cao et al. 2020; the figure belongs to no window."""
+    """Draw words by layers, as in De Cao et al. 2020; the figure is not attached to a window."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -149,5 +142,5 @@ def plot_heatmap(heatmap: Heatmap) -> Any:
 
 
 def _escape_dollars(word: str) -> str:
-    """matplotlib takes a pair of dollars for mathematics."""
+    """Escape dollars, which matplotlib takes for mathematics."""
     return word.replace("$", r"\$")

@@ -1,12 +1,11 @@
-"""From word pieces to what a reader reads: words, sentences, or any spans of characters.
+"""Words, sentences and character spans of a text, as groups of its tokens.
 
-A token belongs to every span it shares a character with; spans that share a token are one. This needs nothing but the
-tokenizer's offsets, so it is the same for word pieces, byte pairs that carry their space, and sentence pieces, and for
-tokenizers that take a whole text as one word.
+A token belongs to every span it shares a character with; spans that share a token are merged. Only the tokenizer's
+offsets are needed, so word pieces, byte pairs that carry their space, and sentence pieces are handled alike.
 
-The score of a word is the largest of its tokens': a word is needed where any of its pieces is. So the words over a
-threshold are exactly those with a token over it, and erasing the others erases no token over it. A mean would let a
-long word hide the one piece that matters; a sum would favour words in many pieces.
+The score of a word is the maximum over its tokens. The words above a threshold are then exactly those with a token
+above it, so erasing the other words erases no such token. A mean would hide one important piece of a long word; a sum
+would favour words with many pieces.
 """
 
 import re
@@ -21,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Span = tuple[int, int]
-"""First character, and the one after the last."""
+"""Start and end offsets in characters; the end is exclusive."""
 
 JOINERS = "_\u200c\u200d"
 SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"')\]\u201d\u2019]*(?=\s|$)|\n+|(?<=[\u3002\uff01\uff1f])")
@@ -29,7 +28,7 @@ SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"')\]\u201d\u2019]*(
 
 @dataclass(frozen=True)
 class Token:
-    """A word piece and where it stands."""
+    """A word piece and its character span."""
 
     piece: str
     """As the tokenizer spells it."""
@@ -37,12 +36,12 @@ class Token:
     segment: int = 0
     """0 for the text, 1 for the second text of a pair."""
     copy: int = 0
-    """Which of several pieces of one character that are spelt the same."""
+    """Index among equal pieces of one character."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A word, a sentence or a span: its characters, and the places of its tokens."""
+    """A word, a sentence or a span: its characters and the indices of its tokens."""
 
     text: str
     span: Span
@@ -52,17 +51,17 @@ class Unit:
 
 @dataclass(frozen=True)
 class ReadRow:
-    """One row of a batch as a person reads it."""
+    """The words of one row of a batch and the columns of their tokens."""
 
     words: tuple[str, ...]
     gaps: tuple[str, ...]
-    """What stands before each word, and after the last."""
+    """Text before each word, and after the last one."""
     columns: tuple[tuple[int, ...], ...]
-    """For each word the columns of its tokens."""
+    """Columns of the tokens of each word."""
 
 
 def word_spans(text: str) -> list[Span]:
-    """Runs of letters, digits and marks; any other character that is not a space stands alone.
+    """Find words: runs of letters, digits and marks; any other character except white space is a word of its own.
 
     >>> [text[a:b] for text in ["It's 5 o'clock!"] for a, b in word_spans(text)]
     ["It's", '5', "o'clock", '!']
@@ -80,57 +79,57 @@ def word_spans(text: str) -> list[Span]:
 
 
 def sentence_spans(text: str) -> list[Span]:
-    """Pieces that end with a full stop, a question or exclamation mark before a space, or with a line.
+    """Find sentences: they end with a full stop, question or exclamation mark before white space, or with a line.
 
     >>> [text[a:b] for text in ["A mess. But I loved it!"] for a, b in sentence_spans(text)]
     ['A mess.', 'But I loved it!']
     """
-    ends = [found.end() for found in SENTENCE_END.finditer(text)]
+    ends = [match.end() for match in SENTENCE_END.finditer(text)]
     cuts = [0, *ends, len(text)]
     return [span for span in (_strip_span(text, *pair) for pair in pairwise(cuts)) if span]
 
 
 def group_tokens(text: str, spans: Sequence[Span], tokens: Sequence[Token], segment: int = 0) -> list[Unit]:
-    """The spans that have tokens, in order; those that share one, or overlap, are joined."""
+    """Group tokens by span, in order; spans that overlap or share a token are merged."""
     apart = _merge_spans(spans)
     starts, ends = [first for first, _ in apart], [last for _, last in apart]
     members: list[list[int]] = [[] for _ in apart]
     bridges: list[Span] = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         touched = range(bisect_right(ends, token.span[0]), bisect_left(starts, token.span[1]))
         if token.segment == segment and touched:
-            members[touched[0]].append(place)
+            members[touched[0]].append(index)
             bridges.append((starts[touched[0]], ends[touched[-1]]))
     units = []
     for first, last in _merge_spans(bridges):
         inside = range(bisect_left(starts, first), bisect_right(ends, last))
-        own = sorted(place for number in inside for place in members[number])
-        units.append(Unit(text[first:last], (first, last), segment, tuple(own)))
+        indices = sorted(index for number in inside for index in members[number])
+        units.append(Unit(text[first:last], (first, last), segment, tuple(indices)))
     return units
 
 
 def _merge_spans(spans: Iterable[Span]) -> list[Span]:
-    """Spans in order, overlapping ones made one."""
-    found: list[Span] = []
+    """Sort spans and merge overlapping ones."""
+    merged: list[Span] = []
     for first, last in sorted(spans):
-        if found and first < found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+        if merged and first < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
 def max_over_tokens(scores: Float[Tensor, "*layer token"], units: Sequence[Unit]) -> Float[Tensor, "*layer unit"]:
-    """The score of each unit: the largest of its tokens'."""
+    """Return the maximum score over the tokens of each unit."""
     if not units:
         return scores.new_zeros(*scores.shape[:-1], 0)
     return torch.stack([scores[..., list(unit.tokens)].amax(dim=-1) for unit in units], dim=-1)
 
 
 def _continues(text: str, place: int) -> bool:
-    """Whether a character belongs to the word before it."""
+    """Return whether a character belongs to the word before it."""
     before, here = text[place - 1], text[place]
-    # A mark or a joiner belongs to what it follows, and an emoji after a joiner to the emoji before it.
+    # A combining mark or a joiner belongs to the preceding character; an emoji after a joiner to the emoji before it.
     if unicodedata.category(here).startswith("M") or here in "\u200c\u200d" or before == "\u200d":
         return True
     if here in "'\u2019-":

@@ -1,8 +1,7 @@
-"""What every page is made with.
+"""The HTML page of a benchmark and the other files of its report.
 
-The page of a benchmark: verdict first, then what it rests on. One file, no network.
-
-Every file of a benchmark's report, beside its `board.json`.
+The page is one file without network access: verdict first, then the evidence. A content security policy allows only
+its own script and style.
 """
 
 import base64
@@ -24,7 +23,7 @@ from diffmask.results.records import write_text
 
 
 def environment() -> Any:
-    """Jinja templates that escape everything and miss nothing silently."""
+    """Return a Jinja environment that escapes everything and raises on undefined names."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(
@@ -37,12 +36,12 @@ def environment() -> Any:
 
 
 def asset(name: str) -> str:
-    """A stylesheet or a script of ours."""
+    """Read a packaged stylesheet or script."""
     return files("diffmask.report").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 def csp_hash(text: str) -> str:
-    """The name by which a content security policy allows an inline element, and only this one.
+    """Return the hash by which a content security policy allows one inline element.
 
     >>> csp_hash("")
     'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='
@@ -51,18 +50,18 @@ def csp_hash(text: str) -> str:
 
 
 COSTS = {
-    "seconds": "seconds a text",
-    "forwards": "forward passes a text",
-    "backwards": "backward passes a text",
+    "seconds": "seconds per text",
+    "forwards": "forward passes per text",
+    "backwards": "backward passes per text",
     "fit_seconds": "seconds to fit",
     "peak_megabytes": "peak memory, MB",
-    "break_even": "texts until the fit pays",
+    "break_even": "texts until the fit pays off",
 }
-"""What the columns of cost are called; other costs keep their own names."""
+"""Headings of the cost columns; other costs keep their names."""
 
 
 def render_benchmark(board: BenchmarkResult) -> str:
-    """The page. Its script and style are allowed by their digests; nothing else can run or load."""
+    """Render the page; its policy allows its own script and style by hash and nothing else."""
     from markupsafe import Markup
 
     script, style = asset("board.js"), asset("board.css")
@@ -89,19 +88,19 @@ def render_benchmark(board: BenchmarkResult) -> str:
         script_digest=csp_hash(script),
         style_digest=csp_hash(style),
     )
-    # A lone half of a surrogate pair is no character: UTF-8 cannot hold it.
+    # UTF-8 cannot encode a lone surrogate.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:
-    """Every cost that some method has, by name: its heading."""
+    """Map every cost that some method has to its heading."""
     named = dict.fromkeys(name for method in board.methods for name in method.cost)
     order = [*(name for name in COSTS if name in named), *(name for name in named if name not in COSTS)]
     return {name: COSTS.get(name, name.replace("_", " ")) for name in order}
 
 
 def colour_step(value: float) -> int:
-    """A step of colour from -10 to 10 for a value from -1 to 1.
+    """Map a value in [-1, 1] to a colour step from -10 to 10.
 
     >>> colour_step(0.53), colour_step(-2.0), colour_step(float("nan"))
     (5, -10, 0)
@@ -110,7 +109,7 @@ def colour_step(value: float) -> int:
 
 
 def is_table(value: Any) -> bool:
-    """Whether a value is a table: a mapping of mappings with the same plain entries."""
+    """Return whether a value is a table: a mapping of mappings with the same keys."""
     rows = list(value.values()) if isinstance(value, Mapping) else []
     return (
         bool(rows) and all(isinstance(row, Mapping) and row for row in rows) and len({tuple(row) for row in rows}) == 1
@@ -118,7 +117,7 @@ def is_table(value: Any) -> bool:
 
 
 def count_problems(diagnostics: Any) -> int:
-    """How many problems a fit found, however deep they stand.
+    """Count the problems in nested fit diagnostics.
 
     >>> count_problems({"seed 0": {"embedding": {"margin": 0.1, "problems": {"blind": "it does not look"}}}})
     1
@@ -145,12 +144,12 @@ def _of(comparisons: Sequence[Comparison], metric: MetricInfo) -> Sequence[Compa
 
 
 def is_benchmark(folder: str | Path) -> bool:
-    """Whether a benchmark was run there."""
+    """Return whether the folder holds a benchmark."""
     return (Path(folder) / "board.json").is_file()
 
 
 def write_benchmark_report(folder: str | Path) -> Path:
-    """Write `report.html`, `tables/` and, where matplotlib is installed, `figures/`; returns the page's path."""
+    """Write `report.html`, `tables/` and, if matplotlib is installed, `figures/`; return the path of the page."""
     home, board = Path(folder), BenchmarkResult.load(folder)
     for name, text in {**csv_tables(board), "metrics.tex": latex_table(board)}.items():
         write_text(home / "tables" / name, text)

@@ -1,10 +1,6 @@
-"""Axes and marks of the page's charts, as SVG text. Colours are classes of the stylesheet.
+"""Charts of the benchmark page as SVG: curves, cost against quality, and intervals in table cells.
 
-A measure against its knob, a line a method.
-
-Cost against faithfulness: the better methods stand up and to the left.
-
-A mean and its interval drawn in a cell, on the scale of its column.
+Colours are classes of the stylesheet.
 """
 
 import math
@@ -24,7 +20,7 @@ MARKS = ("circle", "square", "triangle", "diamond", "cross", "wedge", "bar", "pl
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from low to high on pixels from start to end."""
+    """Scale that maps values in [low, high] to pixels in [start, end]."""
 
     low: float
     high: float
@@ -33,7 +29,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; what lies outside is drawn on the edge."""
+        """Map a value to a pixel; values outside are drawn at the edge."""
         low, high, at = (self._scaled(number) for number in (self.low, self.high, value))
         return round(self.start + (self.end - self.start) * min(max((at - low) / (high - low), 0.0), 1.0), 1)
 
@@ -58,7 +54,7 @@ class Axis:
 
 
 def fit_axis(values: Sequence[float], start: float, end: float, *, log: bool = False) -> Axis:
-    """An axis around values, with a little room; from zero where zero is near."""
+    """Fit an axis to values with a small margin; include zero if it is near."""
     finite = [value for value in values if math.isfinite(value) and (value > 0 or not log)] or [0.1, 1.0]
     low, high = min(finite), max(finite)
     if log:
@@ -69,7 +65,7 @@ def fit_axis(values: Sequence[float], start: float, end: float, *, log: bool = F
 
 
 def draw_axes(x: Axis, y: Axis, x_title: str, tick: Callable[[float], str]) -> str:
-    """Grid lines with their numbers, and the title of the axis below."""
+    """Draw grid lines, tick labels and the title of the x axis."""
     parts = []
     for value in y.ticks:
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{x.end}" y1="{y(value)}" y2="{y(value)}"/>')
@@ -84,7 +80,7 @@ def draw_axes(x: Axis, y: Axis, x_title: str, tick: Callable[[float], str]) -> s
 
 
 def draw_marker(kind: int, x: float, y: float) -> str:
-    """A point; its shape tells methods apart where colour cannot."""
+    """Draw a point; its shape distinguishes methods without colour."""
     shapes = {
         "circle": "M-4,0a4,4 0 1 0 8,0a4,4 0 1 0 -8,0z",
         "square": "M-3.5,-3.5h7v7h-7z",
@@ -116,7 +112,7 @@ def spread_labels(wanted: Sequence[float], gap: float, low: float, high: float) 
 
 
 def wrap_svg(body: str, title: str, height: float = HEIGHT) -> str:
-    """The chart with a name that is read aloud."""
+    """Wrap the chart in an SVG element with an accessible name."""
     name = escape(title)
     return f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">{body}</svg>'
 
@@ -126,7 +122,7 @@ def _tick(value: float) -> str:
 
 
 def curve_chart(board: BenchmarkResult, curves: Sequence[Curve], title: str) -> str:
-    """Lines with their intervals; each is named where it ends."""
+    """Draw one line per method with its interval, labelled at its end."""
     order = [method.name for method in board.methods]
     longest = max(len(curve.method) for curve in curves)
     x = fit_axis([value for curve in curves for value in curve.x], LEFT, RIGHT - min(20.0 + 7 * longest, 190.0))
@@ -166,7 +162,7 @@ def _line_label(curve: Curve, kind: int, x: Axis, y: Axis, at: float) -> str:
 
 
 def curve_groups(board: BenchmarkResult) -> Mapping[str, Sequence[Curve]]:
-    """Curves that share a chart, by the chart's title."""
+    """Group the curves that share a chart, by its title."""
     titles = {metric.name: metric.title for metric in board.metrics}
     known = {method.name for method in board.methods}
     groups: dict[tuple[str, str], list[Curve]] = {}
@@ -181,13 +177,13 @@ Anchor = Literal["start", "middle", "end"]
 
 
 def cost_chart(board: BenchmarkResult, metric: MetricInfo) -> str:
-    """Seconds a text, on a logarithmic axis, against a measure with its interval; better is always up."""
+    """Draw a metric with its interval against seconds per text (log scale); better is always up."""
     known = [
         (kind, method.name, method.cost["seconds"], method.estimates[metric.name])
         for kind, method in enumerate(board.methods)
         if metric.name in method.estimates and "seconds" in method.cost
     ]
-    # One scale of cost for all measures.
+    # All metrics share one cost scale.
     x = fit_axis([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
     up, down = (TOP, BOTTOM) if metric.higher_is_better else (BOTTOM, TOP)
     y = fit_axis([value for *_, found in known for value in (found.low, found.high)], down, up)
@@ -198,8 +194,8 @@ def cost_chart(board: BenchmarkResult, metric: MetricInfo) -> str:
     ]
     points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
     return wrap_svg(
-        draw_axes(x, y, "seconds a text, logarithmic", duration) + points,
-        f"{metric.title} against seconds a text; better is up, cheaper is left. Values in the tables.",
+        draw_axes(x, y, "seconds per text, log scale", duration) + points,
+        f"{metric.title} against seconds per text; better is up, cheaper is left. Values in the tables.",
     )
 
 
@@ -216,7 +212,7 @@ def _point(kind: int, name: str, at: float, found: Estimate, y: Axis, taken: lis
 def _place_label(
     name: str, x: float, heights: tuple[float, float, float], taken: list[Box]
 ) -> tuple[float, float, Anchor]:
-    """Where the name stands: the first place around the point that nothing else has taken."""
+    """Find the first free position for a label around a point."""
     width, (upper, middle, lower) = 7.4 * len(name), heights
     anchors: dict[Anchor, tuple[float, float]] = {
         "start": (x + 8, x + 8), "end": (x - 8, x - 8 - width), "middle": (x, x - width / 2)
@@ -250,7 +246,7 @@ CELL_WIDTH = 152.0
 
 
 def interval_cells(board: BenchmarkResult, metric: MetricInfo) -> dict[str, str]:
-    """By method's name: a line for the interval, a dot for the mean; dashed, where the first baseline's mean is."""
+    """Draw each method's mean and interval for a table cell; a dashed line marks the first baseline's mean."""
     found = {method.name: method.estimates[metric.name] for method in board.methods if metric.name in method.estimates}
     if not found:
         return {}

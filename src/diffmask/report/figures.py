@@ -1,4 +1,4 @@
-"""The board's charts as matplotlib figures, for papers and slides."""
+"""Charts of a benchmark as matplotlib figures, for papers and slides."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ MARKS = "os^dXv|P"
 
 
 def write_figures(board: BenchmarkResult, folder: Path) -> list[Path]:
-    """Every chart as PNG and PDF; returns the files."""
+    """Write every chart as PNG and PDF; return the files."""
     drawings = {
         f"curve_{_file(group[0].metric)}": _curves(board, title, group) for title, group in curve_groups(board).items()
     }
@@ -32,7 +32,7 @@ DrawFunction = Callable[[Any, Any], None]
 
 
 def write_figure(draw: DrawFunction, stem: Path) -> list[Path]:
-    """One chart as PNG and PDF."""
+    """Write one chart as PNG and PDF."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -43,7 +43,7 @@ def write_figure(draw: DrawFunction, stem: Path) -> list[Path]:
     draw(figure, axes)
     png, pdf = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.pdf")
     figure.savefig(png, dpi=200)
-    # Without a date the same board gives the same file.
+    # Without a date the same result gives the same file.
     figure.savefig(pdf, metadata={"CreationDate": None})
     return [png, pdf]
 
@@ -70,7 +70,7 @@ def _cost(board: BenchmarkResult, metric: MetricInfo) -> DrawFunction:
             if found and seconds:
                 error = [[found.mean - found.low], [found.high - found.mean]]
                 axes.errorbar([seconds], [found.mean], yerr=error, label=escape_dollars(method.name), **_look(kind))
-        axes.set(xscale="log", xlabel="seconds a text", ylabel=escape_dollars(metric.title))
+        axes.set(xscale="log", xlabel="seconds per text", ylabel=escape_dollars(metric.title))
         if not metric.higher_is_better:
             axes.invert_yaxis()
         axes.legend(frameon=False, fontsize=8, bbox_to_anchor=(1, 1), loc="upper left")
@@ -99,7 +99,7 @@ def _look(kind: int) -> dict[str, Any]:
 
 
 def escape_dollars(text: str) -> str:
-    """matplotlib takes a pair of dollars for mathematics."""
+    """Escape dollars, which matplotlib takes for mathematics."""
     return text.replace("$", r"\$")
 
 

@@ -1,4 +1,4 @@
-"""Who is best on a measure, and who cannot be told from the best."""
+"""Leaders per metric, the methods tied with them, and the methods not better than a baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,29 +11,29 @@ BASELINES = frozenset({"random", "uniform"})
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """The head of the field on one measure."""
+    """Leader, ties and chance level on one metric."""
 
     leader: str | None
-    """The best mean."""
+    """Method with the best mean."""
     tied: frozenset[str]
-    """Methods that were not shown to differ from the leader, itself among them."""
+    """Methods without a significant difference from the leader, including the leader."""
     chance: frozenset[str]
-    """Methods that were not shown to be better than a baseline."""
+    """Methods not significantly better than a baseline."""
 
     def mark(self, method: str) -> str:
-        """`best`, `tie`, or nothing; the best of one method is no best."""
+        """Return `best`, `tie` or an empty string."""
         if method not in self.tied:
             return ""
         return "best" if len(self.tied) == 1 else "tie"
 
 
 def standings(board: BenchmarkResult) -> Mapping[str, Standing]:
-    """Of every measure, by its name."""
+    """Compute the standing of every metric, by name."""
     return {metric.name: _standing(board, metric) for metric in board.metrics}
 
 
 def is_baseline(method: MethodResult) -> bool:
-    """Whether the method looks at nothing."""
+    """Return whether the method ignores the model: every other method has to beat it."""
     return method.recipe.get("name", method.name) in BASELINES
 
 

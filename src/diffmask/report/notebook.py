@@ -1,4 +1,4 @@
-"""A board in a notebook's cell: verdict and table, in the colours of the page around it."""
+"""A benchmark result in a notebook cell: verdict and table in the colours of the page."""
 
 from html import escape
 
@@ -18,7 +18,7 @@ STYLE = (
 
 
 def render_notebook(board: BenchmarkResult) -> str:
-    """No script; nothing of the board is taken for markup."""
+    """Render verdict and table without script; all text is escaped."""
     verdict = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in board.verdict)
     limits = "".join(f"<li>{escape(warning)}</li>" for warning in board.warnings)
     return (
@@ -40,7 +40,7 @@ def _table(board: BenchmarkResult) -> str:
         for method in board.methods
     )
     return (
-        f'<table><thead><tr><th scope="col">method</th>{heads}<th scope="col">a text</th></tr></thead>'
+        f'<table><thead><tr><th scope="col">method</th>{heads}<th scope="col">per text</th></tr></thead>'
         f"<tbody>{rows}</tbody></table>"
     )
 

@@ -1,7 +1,4 @@
-"""How far methods are from one another on a text.
-
-The texts as the page's script reads them: short, and within a budget.
-"""
+"""JSON of the texts for the script of the benchmark page, within a size budget."""
 
 import json
 import math
@@ -16,7 +13,7 @@ from diffmask.results.benchmark_result import BenchmarkResult, BoardText
 
 
 def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
-    """1 - mean rank correlation over pairs of methods: 0 is one order, 1 is none; none where no pair has an order.
+    """Compute 1 - mean rank correlation over pairs of methods; None without a pair of non-constant scores.
 
     >>> disagreement([[3.0, 2.0, 1.0], [30.0, 20.0, 10.0]])
     0.0
@@ -29,7 +26,7 @@ def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
 
 
 def mean_ranks(scores: Sequence[float]) -> list[float]:
-    """Ranks from 1 up; equal scores share their mean rank.
+    """Compute ranks from 1; equal scores share their mean rank.
 
     >>> mean_ranks([10.0, 30.0, 10.0])
     [1.5, 3.0, 1.5]
@@ -48,32 +45,32 @@ def mean_ranks(scores: Sequence[float]) -> list[float]:
 
 
 def _unit(values: Sequence[float]) -> list[float]:
-    """Centred and of length 1: the product of two such is their correlation."""
+    """Centre and scale to length 1, so that dot products are correlations."""
     mean = sum(values) / len(values)
     length = sqrt(sum((value - mean) ** 2 for value in values))
     return [(value - mean) / length for value in values]
 
 
 BUDGET = 4_400_000
-"""Bytes for all texts: the page stays under 5 MB."""
+"""Bytes for all texts; keeps the page under 5 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """What the script is given."""
+    """Data of the page's script."""
 
     json: str
-    """Safe inside a script element: no `<`, `>` or `&`."""
+    """JSON without `<`, `>` and `&`, safe inside a script element."""
     classes: tuple[str, ...]
-    """Every prediction, in order of the alphabet."""
+    """Predicted labels in alphabetical order."""
     texts: int
-    """How many are on the page."""
+    """Number of texts on the page."""
     without_layers: int
-    """How many lost their layers to the budget."""
+    """Number of texts whose layers were dropped to meet the budget."""
 
 
 def build_payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
-    """Texts in order while they fit; layers are given up first."""
+    """Add texts in order while they fit the budget; drop layers first."""
     names = [method.name for method in board.methods]
     orderly = [method.name for method in board.methods if not is_baseline(method)]
     kept: list[str] = []
@@ -110,7 +107,7 @@ def _text(text: BoardText, names: Sequence[str], orderly: Sequence[str], *, laye
 
 
 def _scores(text: BoardText, name: str, layered: bool) -> Mapping[str, Any] | None:
-    """Whole thousandths of the largest size, with that size; none for a method that did not see the text."""
+    """Quantise scores to thousandths of the largest; None for a method without scores of this text."""
     if name not in text.scores:
         return None
     rows = [text.scores[name], *text.by_layer.get(name, ())]
@@ -125,7 +122,7 @@ def _scores(text: BoardText, name: str, layered: bool) -> Mapping[str, Any] | No
 
 def _safe(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    # Half of a surrogate pair alone is no character: UTF-8 cannot hold it, JSON can.
+    # JSON can hold a lone surrogate, UTF-8 cannot.
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,8 +1,6 @@
-"""ROAR's curves and RACU from the records of a run: plain values with bootstrap intervals over seeds. No torch here.
+"""ROAR curves and RACU of a run, with bootstrap intervals over seeds, as tables and one figure.
 
-The figures and tables of a ROAR run: a row of panels a data set, a column a model and variant, a ribbon a method.
-
-No torch here.
+The figure has one row of panels per data set, one column per model and variant, one line per method.
 """
 
 import io
@@ -29,9 +27,9 @@ VARIANTS = {
 }
 AREAS = ("racu", "racu_clipped", "area", "area_possible")
 METRICS = frozenset(f"{variant}_{part}" for variant in VARIANTS for part in AREAS)
-"""What a run's summary has of ROAR; its page shows it beside the curves."""
+"""Quantities of ROAR in a run's summary; the page shows them with the curves."""
 Panels = Mapping[str, Sequence[str]]
-"""The data set and the model of each task, by its label; a task that is not there is a data set of its own."""
+"""Data set and model of each task label; a missing label is a data set of its own."""
 TITLES = {
     "attention": "Attention",
     "gradient": "Gradient",
@@ -48,49 +46,49 @@ Column = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class RoarSeries:
-    """What ROAR found of one method on one data set and model, over seeds."""
+    """Results of one method on one data set and model, over seeds."""
 
     data: str
     model: str
     method: str
     title: str
-    """The method's name for a figure; in full where two methods of the run have the same short one."""
+    """Name of the method in figures; the full name if two methods share the short one."""
     variant: str
     """A key of `VARIANTS`."""
 
     @property
     def column(self) -> Column:
-        """Where it stands in the row of its data set."""
+        """Column of its panel."""
         return self.model, self.variant
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoarCurve(RoarSeries):
-    """The score after masking more and more."""
+    """Score of the retrained model against the share of masked tokens."""
 
     at: tuple[float, ...]
     points: tuple[Spread, ...]
 
     def point(self, at: float) -> Spread | None:
-        """Its score after masking so much, where that was measured."""
+        """Return the score at a masked share, or None."""
         return dict(zip(self.at, self.points, strict=True)).get(at)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoarArea(RoarSeries):
-    """RACU and its parts."""
+    """RACU and the areas it is computed from."""
 
     racu: Spread
     seeds: tuple[float, ...]
-    """Each seed's own RACU."""
+    """RACU of each seed."""
     clipped: Spread
     area: Spread
     possible: Spread
-    """The denominator of RACU: where it is small, RACU is not to be trusted."""
+    """Denominator of RACU; RACU is unreliable if it is small."""
 
 
 def short_titles(methods: Iterable[str]) -> dict[str, str]:
-    """Names of methods for a figure, as short as tells them apart.
+    """Return names of methods for a figure, short where that is unambiguous.
 
     >>> short_titles(["gradient (one_hot)", "leave-one-out"])
     {'gradient (one_hot)': 'Gradient', 'leave-one-out': 'leave-one-out'}
@@ -103,7 +101,7 @@ def short_titles(methods: Iterable[str]) -> dict[str, str]:
 
 
 def split_task_label(task: str, panels: Panels) -> dict[str, str]:
-    """A task as its data set and its model.
+    """Split a task label into data set and model.
 
     >>> split_task_label("babi-1 bilstm", {"babi-1 bilstm": ["babi-1", "bilstm"]}), split_task_label("own", {})
     ({'data': 'babi-1', 'model': 'bilstm'}, {'data': 'own', 'model': ''})
@@ -113,7 +111,7 @@ def split_task_label(task: str, panels: Panels) -> dict[str, str]:
 
 
 def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> list[RoarCurve]:
-    """Every curve of a run."""
+    """Collect the ROAR curves of a run."""
     found: dict[tuple[str, str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         variant = record.metric.removesuffix("_score")
@@ -134,7 +132,7 @@ def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})
 
 
 def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> list[RoarArea]:
-    """Every RACU of a run: the mean of the seeds' own."""
+    """Collect RACU of a run: the mean over seeds."""
     found: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in sorted(records, key=lambda record: record.seed):
         for variant in VARIANTS:
@@ -159,7 +157,7 @@ def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({}))
 
 
 def format_percent(spread: Spread) -> str:
-    """A mean with its interval in LaTeX: how far up and how far down.
+    """Format a mean and its interval in LaTeX.
 
     >>> format_percent(Spread(0.665, 0.573, 0.757))
     '$66.5^{+9.2}_{-9.2}$'
@@ -169,7 +167,7 @@ def format_percent(spread: Spread) -> str:
 
 
 def panel_columns(found: Sequence[RoarSeries]) -> dict[Column, str]:
-    """Each model in each variant that there is, with a heading: the model is named where there are several."""
+    """Return model and variant of every column with its heading; the model is named if there are several."""
     models = list(dict.fromkeys(one.model for one in found))
     there = {one.column for one in found}
     pairs = [(model, variant) for model in models for variant in VARIANTS if (model, variant) in there]
@@ -180,7 +178,7 @@ def panel_columns(found: Sequence[RoarSeries]) -> dict[Column, str]:
 
 
 def racu_table(areas: Sequence[RoarArea]) -> str:
-    """The published LaTeX table: RACU in format_percent, a line a data set and method, a column a model and variant."""
+    """Return the published LaTeX table: RACU in percent per data set and method, by model and variant."""
     columns = panel_columns(areas)
     cells = {(area.data, area.method, area.column): format_percent(area.racu) for area in areas}
     lines = {(area.data, area.method): area.title for area in areas}
@@ -192,7 +190,7 @@ def racu_table(areas: Sequence[RoarArea]) -> str:
 
 
 def performance_table(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> str:
-    """The score of each model, of one trained on masks alone, and the number of test rows."""
+    """Return the LaTeX table of model scores, scores with everything masked, and test rows."""
     scores: dict[str, list[float]] = defaultdict(list)
     masked: dict[str, list[float]] = defaultdict(list)
     rows: dict[str, int] = {}
@@ -221,12 +219,12 @@ COLOURS = {
     "Integrated gradient": "#00B0F6",
     "Random": "#E76BF3",
 }
-"""As published."""
+"""Colours of the published figure."""
 
 
 @dataclass(frozen=True)
 class RoarTable:
-    """The curves of one panel of the figure, and their areas."""
+    """Curves and areas of one panel."""
 
     title: str
     curves: Sequence[RoarCurve]
@@ -234,29 +232,29 @@ class RoarTable:
 
     @property
     def at(self) -> list[float]:
-        """Every amount that was masked; by some measures only where part of a run failed."""
+        """Masked shares of all curves; curves of failed nodes may lack some."""
         return sorted({at for curve in self.curves for at in curve.at})
 
 
 @dataclass(frozen=True)
 class RoarRun:
-    """What a run found by ROAR; its curves are drawn from seeds once, whatever is made of them."""
+    """ROAR results of a run; intervals are bootstrapped once."""
 
     records: Sequence[Record]
     panels: Panels
 
     @cached_property
     def curves(self) -> list[RoarCurve]:
-        """Every curve; none where there is no ROAR."""
+        """ROAR curves; empty without ROAR."""
         return roar_curves(self.records, self.panels)
 
     @cached_property
     def areas(self) -> list[RoarArea]:
-        """Every RACU."""
+        """Areas and RACU."""
         return roar_areas(self.records, self.panels)
 
     def tables(self) -> list[RoarTable]:
-        """A table for each panel of the figure."""
+        """Return one table per panel."""
         found = []
         for data in dict.fromkeys(curve.data for curve in self.curves):
             for column, heading in panel_columns(self.curves).items():
@@ -267,27 +265,27 @@ class RoarRun:
         return found
 
     def picture(self) -> str:
-        """The figure as the address of a picture that stands in the page itself; empty without ROAR, or matplotlib."""
+        """Return the figure as a data URI; empty without ROAR or matplotlib."""
         if not self.curves or find_spec("matplotlib") is None:
             return ""
         from matplotlib import rc_context
 
         drawn = io.BytesIO()
-        # Without a date and random names the same run gives the same page.
+        # A fixed salt and no date: the same run gives the same page.
         with rc_context({"svg.hashsalt": "roar"}):
             plot_roar(self.curves).savefig(drawn, format="svg", metadata={"Date": None})
         return f"data:image/svg+xml;base64,{b64encode(drawn.getvalue()).decode()}"
 
 
 def read_roar(folder: str | Path) -> RoarRun:
-    """The ROAR of the run in a folder."""
+    """Read the ROAR results of a run."""
     records, manifest = Path(folder) / "records.jsonl", Path(folder) / "manifest.json"
     panels = json.loads(manifest.read_text()).get("panels", {}) if manifest.is_file() else {}
     return RoarRun(read_jsonl(records) if records.is_file() else [], panels)
 
 
 def write_roar(folder: str | Path) -> list[Path]:
-    """Write `plots/roar.png` and `.pdf`, `tables/racu.tex` and `performance.tex`; nothing where there is no ROAR."""
+    """Write `plots/roar.png` and `.pdf`, `tables/racu.tex` and `performance.tex`; nothing without ROAR."""
     home, run = Path(folder), read_roar(folder)
     if not run.curves:
         return []
@@ -300,7 +298,7 @@ def write_roar(folder: str | Path) -> list[Path]:
 
 
 def plot_roar(curves: Sequence[RoarCurve]) -> Any:
-    """A matplotlib figure: rows are data sets, columns are models and ROAR with and without recursion."""
+    """Draw the figure: rows are data sets, columns are models and ROAR with and without recursion."""
     from matplotlib.figure import Figure
 
     rows, columns = list(dict.fromkeys(curve.data for curve in curves)), panel_columns(curves)

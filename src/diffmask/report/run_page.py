@@ -1,4 +1,4 @@
-"""Records to tables, plots and one HTML page. Nothing here imports torch."""
+"""The HTML page of an experiment run, rendered from the files in its folder."""
 
 import json
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from diffmask.results.records import write_text
 METRIC_DESCRIPTIONS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
     "js_to_truth": "Jensen-Shannon divergence to the truth, nats; at most 0.69",
-    "flat_rows": "share of rows whose scores are all but uniform",
+    "flat_rows": "share of rows with nearly uniform scores",
     "divergence": "KL(original || masked) with hard masks, nats",
-    "agreement": "share of rows whose decision survives the hard mask",
-    "kept": "share of tokens the hard mask keeps",
+    "agreement": "share of rows with the same prediction under the hard mask",
+    "kept": "share of tokens kept by the hard mask",
     "quality": "the model's own score on held-out rows",
 }
 
@@ -34,12 +34,12 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> list[str]:
-        """Every metric measured, in order; those of ROAR stand beside its curves."""
+        """Quantities in the summary, in order; those of ROAR are shown with its curves instead."""
         return [metric for metric in dict.fromkeys(entry["metric"] for entry in self.summary) if metric not in METRICS]
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
-        """One line per task, method and site, with its cells by metric; none where ROAR alone was measured."""
+        """One row per task, method and site with its cells; empty if only ROAR was measured."""
         lines: dict[tuple[str, str, str], dict[str, Any]] = {}
         for entry in self.summary:
             if entry["metric"] not in self.metrics:
@@ -53,22 +53,22 @@ class RunFiles:
 
     @cached_property
     def roar(self) -> RoarRun:
-        """Its curves and areas by ROAR."""
+        """ROAR curves and areas of the run."""
         return read_roar(self.folder)
 
     @cached_property
     def masks(self) -> list[tuple[list[str], list[dict[str, Any]]]]:
-        """The words of each example with the gates found for them, where a method has gates."""
-        found = []
+        """Words of each example with the keep probabilities of its mask methods."""
+        masks = []
         for example in self.examples:
-            gates = [bar for bar in example["bars"] if bar["method"].startswith("diffmask")]
-            if gates:
-                found.append((example["words"], gates))
-        return found
+            bars = [bar for bar in example["bars"] if bar.get("is_mask", bar["method"].startswith("diffmask"))]
+            if bars:
+                masks.append((example["words"], bars))
+        return masks
 
 
 def read_run(folder: str | Path) -> RunFiles:
-    """The run in a folder, or an error that says which file is missing."""
+    """Read a run from its folder; the error names a missing file."""
     home = Path(folder)
     return RunFiles(
         home, *(_read(home / f"{name}.json") for name in ("summary", "examples", "diagnostics", "manifest"))
@@ -84,7 +84,7 @@ def write_run_report(folder: str | Path) -> Path:
 
 
 def render_run(run: RunFiles) -> str:
-    """The page, self-contained: no script, no network."""
+    """Render the self-contained page: no script, no network."""
     templates = environment()
     templates.filters["normalise_scores"] = normalise_scores
     templates.filters["format_cell"] = format_cell
@@ -95,7 +95,7 @@ def render_run(run: RunFiles) -> str:
 
 
 def normalise_scores(scores: list[float]) -> list[float]:
-    """Sizes of the scores as shares of their sum, as the published bars are drawn.
+    """Divide absolute scores by their sum, as in the published bar charts.
 
     >>> normalise_scores([1.0, -3.0])
     [0.25, 0.75]
@@ -105,7 +105,7 @@ def normalise_scores(scores: list[float]) -> list[float]:
 
 
 def format_cell(value: float | str | None) -> str:
-    """A number for a table: four figures, or the word for one that is not finite or not there.
+    """Format a number with four digits; infinity and missing values have a symbol.
 
     >>> format_cell("inf"), format_cell(0.00031), format_cell(12.3456), format_cell(None)
     ('∞', '0.00031', '12.35', '–')

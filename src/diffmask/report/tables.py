@@ -1,7 +1,4 @@
-"""One thing found out: a small table, as CSV and LaTeX, and as a figure where it is a curve. No torch here.
-
-The board's numbers as CSV, for programs, and as LaTeX, for papers.
-"""
+"""Tables of results as CSV and LaTeX."""
 
 import csv
 import io
@@ -20,21 +17,21 @@ Cell = str | int | float
 
 @dataclass(frozen=True, kw_only=True)
 class ResultTable:
-    """A table with a name for its files and a sentence for its reader."""
+    """A table with a file name, a title and optional curves."""
 
     name: str
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     curves: tuple[str, ...] = ()
-    """Columns that are drawn over the first one; none where there is nothing to draw."""
+    """Columns plotted against the first one."""
 
     def column(self, heading: str) -> list[Any]:
-        """The values below a heading."""
+        """Return the values of a column."""
         return [row[self.headings.index(heading)] for row in self.rows]
 
     def cells(self) -> list[list[str]]:
-        """The values as they are read.
+        """Format the values.
 
         >>> ResultTable(name="n", title="t", headings=("a", "b", "c"), rows=(("x", 3, 0.25),)).cells()
         [['x', '3', '0.250']]
@@ -42,7 +39,7 @@ class ResultTable:
         return [[f"{value:.3f}" if isinstance(value, float) else str(value) for value in row] for row in self.rows]
 
     def write(self, folder: Path) -> list[Path]:
-        """Files in `folder`: every digit in the CSV, a table for a paper, a figure."""
+        """Write CSV in full precision, LaTeX and, if there are curves, a figure; return the files."""
         stem = folder / self.name
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([self.headings, *self.rows])
@@ -66,7 +63,7 @@ ESCAPES = {
 
 
 def csv_tables(board: BenchmarkResult) -> Mapping[str, str]:
-    """The text of every CSV file, by the file's name."""
+    """Return the text of every CSV file, by file name."""
     return {
         "metrics.csv": _csv(_metrics(board)),
         "comparisons.csv": _csv(_comparisons(board)),
@@ -103,7 +100,7 @@ def latex_table(board: BenchmarkResult) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Text that LaTeX sets as it stands.
+    r"""Escape text for LaTeX.
 
     >>> escape_latex("50 % of a_b\n")
     '50 \\% of a\\_b'

@@ -1,4 +1,4 @@
-"""A board in a terminal."""
+"""A benchmark result in a terminal."""
 
 import io
 
@@ -14,9 +14,9 @@ MARKS = {"best": " *", "tie": " =", "": ""}
 
 
 def print_benchmark(board: BenchmarkResult, console: Console | None = None) -> None:
-    """Print the verdict, what limits it, and the table."""
+    """Print the verdict, its warnings and the table."""
     out = console or Console()
-    # A table cut to a pipe's 80 columns cannot be read.
+    # A pipe has 80 columns, which would cut the table.
     out.width = out.width if out.is_terminal else max(out.width, 30 + 24 * len(board.metrics))
     out.print(Text(board.title, style="bold"))
     for paragraph in board.verdict:
@@ -29,7 +29,7 @@ def print_benchmark(board: BenchmarkResult, console: Console | None = None) -> N
 
 
 def benchmark_as_text(board: BenchmarkResult) -> str:
-    """The same as text without colours."""
+    """Return the printed result as plain text."""
     stream = io.StringIO()
     print_benchmark(board, Console(file=stream, color_system=None))
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
@@ -41,7 +41,7 @@ def _table(board: BenchmarkResult) -> Table:
     table.add_column("method")
     for metric in board.metrics:
         table.add_column(Text(f"{metric.title} {'↑' if metric.higher_is_better else '↓'}"), justify="right")
-    table.add_column("a text", justify="right")
+    table.add_column("per text", justify="right")
     for method in board.methods:
         cells = [_cell(method, metric.name, ranked[metric.name]) for metric in board.metrics]
         cost = duration(method.cost["seconds"]) if "seconds" in method.cost else ""
