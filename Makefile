@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint toy sst roar-babi bench kills clean
+.PHONY: demo test test-slow lint docs toy sst roar-babi bench kills clean
 
 # Modules are compiled when they are imported: most never are.
 INSTALL := $(BIN)/pip install --quiet --no-compile
@@ -34,6 +34,9 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/installed ## the documentation site, in site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what it must reach
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/toy.yaml --out runs/toy 'seeds=[0,1,2,3,4,5,6,7,8,9]'
