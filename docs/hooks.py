@@ -1,4 +1,4 @@
-"""Pages that mkdocs generates: the home page from the README, the changelog, and the API reference from the docstrings."""
+"""Generated pages of the site: home page from the README, changelog, and API reference from the docstrings."""
 
 import re
 from pathlib import Path
