@@ -23,7 +23,7 @@ from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.amortised_report import Faithfulness, faithfulness
-from diffmask.tasks.text.configs import TextTask
+from diffmask.tasks.text.configs import TextClassificationConfig
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", FitWarning)
 
-    task = TextTask(model=given.model, data=given.data).load()
+    task = TextClassificationConfig(model=given.model, data=given.data).load()
     texts = task.data["test"][: given.texts]
     seeds = list(range(given.seeds))
     print(f"{len(texts)} texts, {torch.get_num_threads()} threads", flush=True)

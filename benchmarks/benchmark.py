@@ -35,9 +35,9 @@ MOST_MINUTES = 10
 def timed_board(arguments: argparse.Namespace) -> tuple[BenchmarkResult, float]:
     """The board of a fresh benchmark, and the seconds from the plan to the board."""
     if arguments.model:
-        task = dm.TextTask(model=arguments.model, data=arguments.data).load(0)
+        task = dm.TextClassificationConfig(model=arguments.model, data=arguments.data).load(0)
     else:
-        task = dm.FineTunedTask(data=arguments.data, rows=2000, epochs=1).load(0)
+        task = dm.FineTunedClassificationConfig(data=arguments.data, rows=2000, epochs=1).load(0)
     start = time.perf_counter()
     board = dm.benchmark(task, METHODS, METRICS, texts=arguments.texts, out=arguments.out)
     return board, time.perf_counter() - start

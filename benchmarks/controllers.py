@@ -15,7 +15,7 @@ from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 from diffmask.metrics.ground_truth import kl, normalised
-from diffmask.tasks.toy import ToyTask
+from diffmask.tasks.toy import ToyTaskConfig
 
 TOY = Experiment.read(Path(__file__).parents[1] / "experiments/toy.yaml")
 METHOD = next(method for method in TOY.methods if isinstance(method, DiffMask))
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     seeds = range(parser.parse_args().seeds)
-    tasks = [ToyTask().load(seed) for seed in seeds]
+    tasks = [ToyTaskConfig().load(seed) for seed in seeds]
     print(f"margin {PIController(METHOD.margin).margin}, {len(seeds)} seeds\n")
     print("| rule | KL to truth: median | worst | divergence: worst |\n|---|---|---|---|")
     for name, rule in RULES.items():

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--out", help="folder to save the explainer to, as benchmarks/explain.py wants it")
     parser.add_argument("choices", nargs="*", metavar="KEY=VALUE")
     asked = parser.parse_args()
-    task = dm.TextTask(model=asked.model, data=asked.data).load(0)
+    task = dm.TextClassificationConfig(model=asked.model, data=asked.data).load(0)
     start = time.perf_counter()
     explainer = parse("method", {"name": "diffmask", **parse_overrides(asked.choices)}, "masks").fit(task, seed=0)
     print(f"fitted in {time.perf_counter() - start:.0f} s on {torch.get_num_threads()} threads\n")

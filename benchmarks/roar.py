@@ -11,12 +11,12 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from diffmask.tasks.bilstm import lstm
-from diffmask.tasks.bilstm.config import BiLSTM
+from diffmask.tasks.bilstm.config import BiLSTMConfig
 
 TIMED = 3
 
 
-def seconds(recipe: BiLSTM) -> tuple[float, float]:
+def seconds(recipe: BiLSTMConfig) -> tuple[float, float]:
     """CPU seconds of a training, and its test accuracy."""
     task = recipe.build(0)
     start = time.process_time()
@@ -25,7 +25,7 @@ def seconds(recipe: BiLSTM) -> tuple[float, float]:
 
 
 def main() -> None:
-    whole = BiLSTM(data="babi-1", folder=sys.argv[1] if len(sys.argv) > 1 else None)
+    whole = BiLSTMConfig(data="babi-1", folder=sys.argv[1] if len(sys.argv) > 1 else None)
     timed = replace(whole, epochs=TIMED)
     seconds(timed)  # The kernel is compiled once on a machine.
     ours, accuracy = seconds(whole)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.tasks.toy import CountingTask, ToyTask
+from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
 torch.set_num_threads(1)
 
-SMALL_TOY = ToyTask(rows=1000, epochs=3)
+SMALL_TOY = ToyTaskConfig(rows=1000, epochs=3)
 
 
 @pytest.fixture(scope="session")

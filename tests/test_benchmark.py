@@ -43,7 +43,7 @@ def silent(text: str) -> None:
 @pytest.fixture(scope="module")
 def task() -> CountingTask:
     """Smaller than the one that other tests share: nothing here depends on what it learned."""
-    return cast(CountingTask, dm.ToyTask(rows=500, epochs=1).load(seed=0))
+    return cast(CountingTask, dm.ToyTaskConfig(rows=500, epochs=1).load(seed=0))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import torch
 torch.set_num_threads(1)
 import diffmask as dm
 methods = ["gradient", "leave-one-out", "integrated-gradients", {"name": "diffmask", "mask": "states", "steps": 20}]
-task = dm.ToyTask(rows=600, epochs=2)
+task = dm.ToyTaskConfig(rows=600, epochs=2)
 dm.benchmark(task, methods, texts=60, seeds=(0, 1), out=sys.argv[1])
 """
 KILLS = 5

@@ -15,9 +15,9 @@ from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.roar.metric import Roar
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.configs import FineTunedTask
+from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import Origin, with_new_head
+from diffmask.tasks.text.pretrained import FineTuningSource, with_new_head
 from diffmask.workspace.workspace import Workspace
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 
@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = "text,label\n" + "\n".join(f"{text},{label}" for text, label in ROWS * 4)
     for split in ("train", "valid", "test"):
         (home / f"{split}.csv").write_text(table)
-    recipe = FineTunedTask(
+    recipe = FineTunedClassificationConfig(
         model=str(home / "encoder"), data=str(home), epochs=15, learning_rate=3e-3, batch_size=16, max_tokens=16
     )
     task = recipe.load(seed=0)
@@ -71,9 +71,9 @@ def board(home: Path, said: list[str]) -> BenchmarkResult:
 
 
 def test_a_saved_classifier_knows_what_it_was_fine_tuned_from(home: Path) -> None:
-    assert own(home).origin == Origin(str(home / "encoder"), TUNING)
+    assert own(home).source == FineTuningSource(str(home / "encoder"), TUNING)
     other = FineTuning(epochs=1)
-    assert own(home, encoder="elsewhere", tuning=other).origin == Origin("elsewhere", other)
+    assert own(home, encoder="elsewhere", tuning=other).source == FineTuningSource("elsewhere", other)
 
 
 def test_trained_again_on_the_same_rows_it_is_the_same(home: Path) -> None:

@@ -59,7 +59,9 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
 def test_choices_that_are_not_known_are_named(home: Path) -> None:
     from diffmask.errors import ConfigError, InputError
 
-    with pytest.raises(ConfigError, match="'epoch' is not an option of task 'fine-tuned-text'; nearest: 'epochs'"):
+    with pytest.raises(
+        ConfigError, match="'epoch' is not an option of task 'fine-tuned-classification'; nearest: 'epochs'"
+    ):
         run("train", "--out", "clf", "epoch=2")
     with pytest.raises(ConfigError, match="'fast' is not a choice; write key=value"):
         run("train", "--out", "clf", "fast")

@@ -17,7 +17,7 @@ from diffmask.core.config import parse
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.errors import TaskError
-from diffmask.tasks.toy import ToyTask
+from diffmask.tasks.toy import ToyTaskConfig
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.transformer import TransformerTask
 
@@ -46,7 +46,7 @@ CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def small_toy() -> Task:
-    task = ToyTask(rows=600, epochs=3, width=16).load(seed=0)
+    task = ToyTaskConfig(rows=600, epochs=3, width=16).load(seed=0)
     task.model.double()
     return task
 

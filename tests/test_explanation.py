@@ -15,7 +15,7 @@ from diffmask.explanation.heatmap import print_heatmap
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.encoding import Reading
+from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.toy import CountingTask
 from support.tiny_models import byte_pairs, tiny_model, word_pieces
 
@@ -120,15 +120,15 @@ def test_odd_texts_have_answers(explainer: Explainer, text: str) -> None:
 def test_a_pairs_words_know_their_segment() -> None:
     rows = [(("good", "bad film"), 0), (("the film", "good"), 1)] * 4
     task = TextClassification(
-        tiny_model("bert"), word_pieces(segments=True), train=rows, reading=Reading(segments="second")
+        tiny_model("bert"), word_pieces(segments=True), train=rows, encoding=TextEncodingConfig(segments="second")
     )
     found = FIT.fit(task)(("good movie", "dull film"))
     assert [(unit.text, unit.segment) for unit in found.units] == [("dull", 1), ("film", 1)]
 
 
 def test_a_long_text_in_overlapping_rows_is_one_explanation() -> None:
-    reading = Reading(long="stride", overlap=2)
-    task = TextClassification(tiny_model("bert"), word_pieces(max_tokens=8), train=ROWS * 4, reading=reading)
+    encoding = TextEncodingConfig(long="stride", overlap=2)
+    task = TextClassification(tiny_model("bert"), word_pieces(max_tokens=8), train=ROWS * 4, encoding=encoding)
     explainer = FIT.fit(task)
     text = "the film is good but the plot is bad and dull"
     found = explainer(text)

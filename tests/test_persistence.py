@@ -11,13 +11,13 @@ import diffmask as dm
 from diffmask.core.explainer import Explainer
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.encoding import Reading
+from diffmask.tasks.text.encoding import TextEncodingConfig
 from support.tiny_models import tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 ROWS = [("the film is good", 1), ("a very dull mess , but it was fun !", 2), ("enjoyable", 0)] * 4
-READING = Reading(max_tokens=16)
+READING = TextEncodingConfig(max_tokens=16)
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("saved")
     tiny_model("bert").save_pretrained(home / "clf")
     word_pieces().save_pretrained(home / "clf")
-    task = TextClassification(home / "clf", train=ROWS, reading=READING)
+    task = TextClassification(home / "clf", train=ROWS, encoding=READING)
     dm.DiffMask(steps=5, batch_size=4).fit(task).save_pretrained(home / "explainer")
     return home
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> torch.Tensor:
-    task = TextClassification(folder / "clf", train=ROWS, reading=READING)
+    task = TextClassification(folder / "clf", train=ROWS, encoding=READING)
     return dm.DiffMask(steps=5, batch_size=4).fit(task)("the film is enjoyable").scores
 
 
@@ -44,12 +44,12 @@ def scores(explainer: Explainer) -> torch.Tensor:
 def test_it_explains_as_before_with_the_model_and_tokenizer(folder: Path, expected: torch.Tensor) -> None:
     loaded = dm.load_explainer(folder / "explainer", tiny_model("bert"), word_pieces())
     assert torch.equal(scores(loaded), expected)
-    assert loaded.task.reader.reading == READING
+    assert loaded.task.text_encoder.config == READING
     assert loaded.task.data == {}
 
 
 def test_it_explains_as_before_with_a_task_a_folder_or_what_it_remembers(folder: Path, expected: torch.Tensor) -> None:
-    task = TextClassification(tiny_model("bert"), word_pieces(), reading=READING)
+    task = TextClassification(tiny_model("bert"), word_pieces(), encoding=READING)
     for loaded in (
         dm.load_explainer(folder / "explainer", task),
         dm.load_explainer(folder / "explainer", folder / "clf"),

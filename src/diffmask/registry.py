@@ -56,10 +56,18 @@ def _load_plugins(kind: str) -> None:
 
 
 _TASKS = (
-    ("toy", "tasks.toy:ToyTask", "does digit m occur more often than n? truth is known (De Cao 2020)"),
-    ("text", "tasks.text.configs:TextTask", "a Hugging Face classifier on texts or pairs of texts"),
-    ("fine-tuned-text", "tasks.text.configs:FineTunedTask", "an encoder fine-tuned on texts or pairs of texts"),
-    ("bilstm", "tasks.bilstm.config:BiLSTM", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
+    ("toy", "tasks.toy:ToyTaskConfig", "does digit m occur more often than n? truth is known (De Cao 2020)"),
+    (
+        "text-classification",
+        "tasks.text.configs:TextClassificationConfig",
+        "a Hugging Face classifier on texts or pairs of texts",
+    ),
+    (
+        "fine-tuned-classification",
+        "tasks.text.configs:FineTunedClassificationConfig",
+        "an encoder fine-tuned on texts or pairs of texts",
+    ),
+    ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
 )
 _METHODS = (
     ("diffmask", "methods.diffmask.diffmask:DiffMask", "masks learned once, one pass a text (De Cao 2020)"),

@@ -47,7 +47,7 @@ def test_a_story_holds_all_that_was_said_before_and_no_questions() -> None:
 
 def test_evidence_are_the_words_of_the_supporting_facts() -> None:
     _, second, _ = babi.parse(LINES)
-    text = second.worded()
+    text = second.tokenized()
     told = [word for word, needed in zip(text.words, text.evidence, strict=True) if needed]
     assert told == ["Mary", "went", "back", "to", "the", "garden"]
     assert text.pair == ("Where", "is", "Mary")
@@ -65,7 +65,7 @@ def test_the_files_have_the_published_sizes_and_vocabulary() -> None:
     assert [len(split) for split in found.splits().values()] == [8500, 1500, 1000]
     assert len(Vocabulary.of(found.train)) == 25
     assert mean(len(text.words) + 2 for text in found.train) == pytest.approx(38, abs=0.5)
-    assert len(Vocabulary.of([question.worded() for question in real(2)])) == 39
+    assert len(Vocabulary.of([question.tokenized() for question in real(2)])) == 39
 
 
 def answer_from_the_facts(question: babi.Question) -> str:
@@ -87,13 +87,13 @@ def test_our_own_stories_are_like_the_released_ones(task: int, folder: str) -> N
     if task == 3:
         released += babi.read(SHARED / "babi" / "en", 3, "test")
     own = babi_world.draw(task, 6000, seed=1)
-    lengths = [mean(len(question.worded().words) + 2 for question in questions) for questions in (released, own)]
+    lengths = [mean(len(question.tokenized().words) + 2 for question in questions) for questions in (released, own)]
     assert lengths[1] == pytest.approx(lengths[0], rel=0.03)
     drawn = Counter(question.answer for question in own)
     for place, count in zip(babi.LOCATIONS, ANSWERS[task], strict=True):
         assert drawn[place] / len(own) == pytest.approx(count / 10_000, abs=0.03)
     vocabularies = [
-        set(Vocabulary.of([question.worded() for question in questions]).words) for questions in (released, own)
+        set(Vocabulary.of([question.tokenized() for question in questions]).words) for questions in (released, own)
     ]
     assert vocabularies[0] == vocabularies[1]
 
@@ -106,5 +106,5 @@ def test_the_split_is_the_published_one() -> None:
     questions = babi_world.draw(1, 40, seed=0)
     train, valid = train_test_split(questions, train_size=0.85, random_state=np.random.RandomState(0))
     found = babi.split_questions(questions, [])
-    assert list(found.train) == [question.worded() for question in train]
-    assert list(found.valid) == [question.worded() for question in valid]
+    assert list(found.train) == [question.tokenized() for question in train]
+    assert list(found.valid) == [question.tokenized() for question in valid]

@@ -9,7 +9,7 @@ import pytest
 from diffmask.datasets import loading as packaged
 from diffmask.datasets import sentiment as sst
 from diffmask.datasets import snli
-from diffmask.datasets.loading import by_hash, load_data
+from diffmask.datasets.loading import load_data, split_by_hash
 from diffmask.datasets.tables import Columns, Example, examples
 from diffmask.errors import InputError
 
@@ -72,7 +72,7 @@ def test_the_packaged_reviews_are_split_once_and_for_all() -> None:
 
 def test_a_text_is_in_the_same_split_whatever_stands_beside_it() -> None:
     rows = [Example(f"text {number}") for number in range(1000)]
-    whole, part = by_hash(rows), by_hash(rows[::3])
+    whole, part = split_by_hash(rows), split_by_hash(rows[::3])
     assert set(part.valid) == set(whole.valid) & set(rows[::3])
     assert 70 < len(whole.valid) < 130 and 70 < len(whole.test) < 130
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.datasets.eraser import Marked, load_cose, load_eraser
+from diffmask.datasets.eraser import RationaleExample, load_cose, load_eraser
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import Columns, Example
 from diffmask.errors import InputError, TaskError
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def marked(row: Example) -> list[str]:
-    assert isinstance(row, Marked)
+    assert isinstance(row, RationaleExample)
     return [row.text[first:last] for first, last in row.evidence]
 
 
@@ -89,7 +89,10 @@ def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
 
 
 def test_marks_lie_on_the_tokens_of_the_first_text_and_the_model_never_sees_them() -> None:
-    rows = [Marked("the film was very dull", "dull film", 0, ((4, 8), (18, 22))), Marked("great", "fun", 1, ((0, 5),))]
+    rows = [
+        RationaleExample("the film was very dull", "dull film", 0, ((4, 8), (18, 22))),
+        RationaleExample("great", "fun", 1, ((0, 5),)),
+    ]
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), test=rows)
     batch = task.data["test"]
     words = task.describe(batch)

@@ -8,7 +8,7 @@ import pytest
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.tasks.bilstm.config import BiLSTM
+from diffmask.tasks.bilstm.config import BiLSTMConfig
 
 datasets = pytest.importorskip("datasets")
 
@@ -67,11 +67,11 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
 def test_a_bilstm_reads_the_hub_too(tmp_path: Path) -> None:
     name = written(tmp_path / "d", train=rows(40, "sentence"), validation=rows(8, "sentence"))
     with pytest.raises(InputError, match="babi-1 is not read from the hub"):
-        BiLSTM(data="babi-1", folder=name).dataset()
+        BiLSTMConfig(data="babi-1", folder=name).dataset()
     # Of five words each; the treebank's sentences have six or more.
-    assert not BiLSTM(data="sst", folder=name).dataset().train
+    assert not BiLSTMConfig(data="sst", folder=name).dataset().train
     longer = written(
         tmp_path / "e", train=[{"sentence": f"a text of seven words , {n}", "label": 1} for n in range(40)]
     )
-    found = BiLSTM(data="sst", folder=longer).dataset()
+    found = BiLSTMConfig(data="sst", folder=longer).dataset()
     assert "seven" in found.train[0].words

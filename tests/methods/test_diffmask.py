@@ -15,7 +15,7 @@ from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.diffmask.gated import GatedMaskExplainer
 from diffmask.metrics.ground_truth import js, kl, normalised, spread
-from diffmask.tasks.toy import CountingTask, ToyTask
+from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
 TOY = Experiment.read(Path(__file__).parents[2] / "experiments/toy.yaml")
 STATES = next(method for method in TOY.methods if isinstance(method, DiffMask))
@@ -24,7 +24,7 @@ STATES = next(method for method in TOY.methods if isinstance(method, DiffMask))
 @pytest.fixture(scope="module")
 def counter() -> CountingTask:
     """The toy task as published."""
-    task = ToyTask().load(seed=0)
+    task = ToyTaskConfig().load(seed=0)
     assert isinstance(task, CountingTask)
     return task
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score
 
-from diffmask.datasets.eraser import Marked
+from diffmask.datasets.eraser import RationaleExample
 from diffmask.methods.baselines import Random, Uniform
 from diffmask.metrics.rationales import HumanRationales, as_many, average_precision, iou_f1, token_f1
 from diffmask.tasks.classification import TextClassification
@@ -60,8 +60,8 @@ def test_as_many_tokens_are_taken_as_people_mark_on_average() -> None:
 
 def test_scores_on_the_marks_are_right_and_those_that_look_at_nothing_are_at_chance(tmp_path: Path) -> None:
     rows = [
-        Marked("good film but a mess", label=1, evidence=((0, 9),)),
-        Marked("fun movie", label=1, evidence=((0, 3),)),
+        RationaleExample("good film but a mess", label=1, evidence=((0, 9),)),
+        RationaleExample("fun movie", label=1, evidence=((0, 3),)),
     ]
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), train=rows, test=rows)
     workspace = workspace_of(task, tmp_path)
@@ -79,6 +79,6 @@ def test_scores_on_the_marks_are_right_and_those_that_look_at_nothing_are_at_cha
 
 
 def test_where_all_is_marked_there_is_nothing_to_find(tmp_path: Path) -> None:
-    rows = [Marked("good film", label=1, evidence=((0, 9),))]
+    rows = [RationaleExample("good film", label=1, evidence=((0, 9),))]
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), train=rows, test=rows)
     assert list(HumanRationales().run(Uniform(), workspace_of(task, tmp_path))) == []

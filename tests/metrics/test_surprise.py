@@ -10,7 +10,7 @@ import torch
 from diffmask.core.training import generator
 from diffmask.errors import TaskError
 from diffmask.metrics.masking_ood import surprise
-from diffmask.tasks.text.finetuning import FineTuning, partly_masked
+from diffmask.tasks.text.finetuning import FineTuning, mask_random_tokens
 from support.linear import LinearTask
 from support.transformer import MASK, TransformerTask
 
@@ -43,14 +43,14 @@ def test_a_model_sure_of_nothing_is_warned_of() -> None:
 def test_the_last_rows_are_masked_each_by_its_own_share() -> None:
     task = TransformerTask()
     batch = task.data["train"]
-    seen = partly_masked(task, batch, 0.5, generator(0, "masks"))
+    seen = mask_random_tokens(task, batch, 0.5, generator(0, "masks"))
     gone = (seen.tokens == MASK) & batch.maskable
     assert not gone[:60].any()
     assert not (seen.tokens != batch.tokens)[~batch.maskable].any()
     share = (gone.sum(dim=1) / batch.maskable.sum(dim=1))[60:]
     assert share.mean().item() == pytest.approx(0.5, abs=0.15)
     assert share.std().item() > 0.2
-    assert partly_masked(task, batch, 0.0, generator(0, "masks")) is batch
+    assert mask_random_tokens(task, batch, 0.0, generator(0, "masks")) is batch
 
 
 def test_fine_tuned_on_masked_rows_a_model_is_less_surprised() -> None:
@@ -58,7 +58,7 @@ def test_fine_tuned_on_masked_rows_a_model_is_less_surprised() -> None:
     for masked in (0.0, 0.5):
         task = TransformerTask().copy()
         task.data = {**task.data, "valid": task.data["test"]}
-        FineTuning(epochs=10, batch_size=24, learning_rate=5e-3, masked=masked).run(task, seed=0)
+        FineTuning(epochs=10, batch_size=24, learning_rate=5e-3, masked=masked).fine_tune(task, seed=0)
         excess[masked] = surprise(task, task.data["train"]).excess
     assert excess[0.5] < 0.3 < excess[0.0]
 
@@ -68,4 +68,4 @@ def test_without_a_mask_token_there_is_no_masked_fine_tuning(tmp_path: Path) -> 
     task.mask_token = None
     task.data = {**task.data, "valid": task.data["test"]}
     with pytest.raises(TaskError, match="cannot be fine-tuned on masked texts"):
-        FineTuning(epochs=1, masked=0.5).run(task, seed=0)
+        FineTuning(epochs=1, masked=0.5).fine_tune(task, seed=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from diffmask.core.config import digest_of
 from diffmask.core.store import Artefact, Store
 from diffmask.results.records import Record
-from diffmask.tasks.toy import ToyTask
+from diffmask.tasks.toy import ToyTaskConfig
 from diffmask.workspace.node import Address, Node
 from diffmask.workspace.workspace import Workspace
 
@@ -108,7 +108,7 @@ def workspace_in(folder: Path) -> Workspace:
     """A bench over the folder's store, of a task that nobody trains."""
     store = Store(folder / "store")
     store.root.mkdir(parents=True, exist_ok=True)
-    return Workspace(store, ToyTask(rows=100, epochs=1), 0)
+    return Workspace(store, ToyTaskConfig(rows=100, epochs=1), 0)
 
 
 def made(folder: Path) -> list[int]:

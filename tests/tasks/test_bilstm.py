@@ -20,36 +20,36 @@ from diffmask.datasets import babi as babi_world
 from diffmask.datasets.tokenizers import MASK, TokenizedExample, Vocabulary
 from diffmask.methods.attention import Attention
 from diffmask.methods.gradients import Gradient, slope
-from diffmask.tasks.bilstm.config import BiLSTM
+from diffmask.tasks.bilstm.config import BiLSTMConfig
 from diffmask.tasks.bilstm.lstm import bidirectional_states
-from diffmask.tasks.bilstm.model import PairBiLSTM, Reader, SingleBiLSTM
-from diffmask.tasks.bilstm.task import WordClassification, auroc, encode, macro_f1
+from diffmask.tasks.bilstm.model import BiLSTMEncoder, PairBiLSTM, SingleBiLSTM
+from diffmask.tasks.bilstm.task import BiLSTMClassification, auroc, encode, macro_f1
 from diffmask.tasks.bilstm.training import batches_of_any_length, batches_of_one_length, loader_draws
 
 Cut = Callable[[Batch, int, torch.Generator], Iterator[Batch]]
-SMALL = BiLSTM(data="babi-1", rows=120, epochs=1)
+SMALL = BiLSTMConfig(data="babi-1", rows=120, epochs=1)
 
 
 @pytest.fixture(scope="module")
-def task() -> WordClassification:
+def task() -> BiLSTMClassification:
     found = SMALL.load(seed=0)
-    assert isinstance(found, WordClassification)
+    assert isinstance(found, BiLSTMClassification)
     return found
 
 
 def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
-    reader, whole = Reader(5, 4), nn.LSTM(5, 4, batch_first=True, bidirectional=True)
-    for name, value in reader.onward.named_parameters():
+    encoder, whole = BiLSTMEncoder(5, 4), nn.LSTM(5, 4, batch_first=True, bidirectional=True)
+    for name, value in encoder.forward_lstm.named_parameters():
         getattr(whole, name).data = value.data
-    for name, value in reader.back.named_parameters():
+    for name, value in encoder.backward_lstm.named_parameters():
         getattr(whole, f"{name}_reverse").data = value.data
     lengths = torch.tensor([3, 6, 1, 4])
     embedded, present = torch.randn(4, 6, 5), torch.arange(6) < lengths[:, None]
-    states = bidirectional_states(reader.onward, reader.back, embedded, lengths)
+    states = bidirectional_states(encoder.forward_lstm, encoder.backward_lstm, embedded, lengths)
     packed, (last, _) = whole(pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False))
     expected, _ = pad_packed_sequence(packed, batch_first=True)
     torch.testing.assert_close(states[present], expected[present])
-    torch.testing.assert_close(reader.ends(states, present), torch.cat([last[0], last[1]], dim=-1))
+    torch.testing.assert_close(encoder.ends(states, present), torch.cat([last[0], last[1]], dim=-1))
 
 
 def parameters(model: nn.Module) -> int:
@@ -69,13 +69,13 @@ def test_a_seed_begins_with_the_published_weights() -> None:
     vectors = [np.random.randn(50) for _ in range(24)]  # None for padding.
     torch.manual_seed(3)
     text, question, of_text, of_question, score, *_ = published_modules()
-    model, _ = SMALL.begin(words=25, classes=36, paired=True, seed=3)
+    model, _ = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
     assert isinstance(model, PairBiLSTM)
     for embedding in (model.embedding, model.question_embedding):
         torch.testing.assert_close(embedding.weight, torch.tensor(np.vstack([np.zeros(50), *vectors])).float())
-    for reader, published in ((model.reader, text), (model.question_reader, question)):
-        torch.testing.assert_close(reader.onward.weight_hh_l0, published.weight_hh_l0, rtol=0, atol=0)
-        torch.testing.assert_close(reader.back.bias_hh_l0, published.bias_hh_l0_reverse, rtol=0, atol=0)
+    for encoder, published in ((model.encoder, text), (model.question_encoder, question)):
+        torch.testing.assert_close(encoder.forward_lstm.weight_hh_l0, published.weight_hh_l0, rtol=0, atol=0)
+        torch.testing.assert_close(encoder.backward_lstm.bias_hh_l0, published.bias_hh_l0_reverse, rtol=0, atol=0)
     pooling = model.pooling
     assert pooling.question is not None
     for ours, theirs in ((pooling.state, of_text), (pooling.question, of_question), (pooling.score, score)):
@@ -91,10 +91,10 @@ def test_a_retrained_model_begins_with_the_published_second_weights() -> None:
     for _ in range(3):  # Loaders of three splits, each of which draws a seed for its worker.
         iter(DataLoader([0.0]))  # type: ignore[arg-type]  # a list will do
     text = nn.LSTM(50, 32, batch_first=True, bidirectional=True)
-    model, _ = SMALL.begin(words=25, classes=36, paired=True, seed=3, earlier=1)
+    model, _ = SMALL.init_model(words=25, classes=36, paired=True, seed=3, earlier=1)
     assert isinstance(model, PairBiLSTM)
     torch.testing.assert_close(model.embedding.weight[1:], torch.tensor(second_vectors).float())
-    torch.testing.assert_close(model.reader.onward.weight_ih_l0, text.weight_ih_l0, rtol=0, atol=0)
+    torch.testing.assert_close(model.encoder.forward_lstm.weight_ih_l0, text.weight_ih_l0, rtol=0, atol=0)
 
 
 def test_a_seed_sees_the_published_batches() -> None:
@@ -104,7 +104,7 @@ def test_a_seed_sees_the_published_batches() -> None:
     published_modules()
     shuffled: DataLoader[Any] = DataLoader(range(130), batch_size=50, shuffle=True)  # type: ignore[arg-type]
     validation: DataLoader[Any] = DataLoader(range(40))  # type: ignore[arg-type]  # a range will do
-    _, source = SMALL.begin(words=25, classes=36, paired=True, seed=3)
+    _, source = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
     for _epoch in range(3):
         batches = list(batches_of_any_length(rows, 50, source))
         for published, own in zip(shuffled, batches, strict=True):
@@ -114,19 +114,19 @@ def test_a_seed_sees_the_published_batches() -> None:
 
 
 def test_an_epoch_draws_what_the_published_loaders_drew() -> None:
-    _, source = SMALL.begin(words=25, classes=36, paired=True, seed=3)
+    _, source = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
     torch.set_rng_state(source.get_state())
-    SMALL.training.run(SMALL.build(3), source)
+    SMALL.training.train(SMALL.build(3), source)
     next(iter(DataLoader(range(9), shuffle=True)))  # type: ignore[arg-type]  # a range will do
     iter(DataLoader(range(9)))  # type: ignore[arg-type]
     assert source.get_state().equal(torch.get_rng_state())
 
 
-def test_batches_are_drawn_by_the_generator_of_the_weights(task: WordClassification) -> None:
+def test_batches_are_drawn_by_the_generator_of_the_weights(task: BiLSTMClassification) -> None:
     for trained, earlier in ((task, 0), (task.retrain(task.data, seed=0), 1)):
-        model, source = SMALL.begin(len(task.vocabulary), len(task.names), task.paired, 0, earlier)
-        again = WordClassification(SMALL, task.vocabulary, task.names, model, task.data)
-        SMALL.training.run(again, source)
+        model, source = SMALL.init_model(len(task.vocabulary), len(task.names), task.paired, 0, earlier)
+        again = BiLSTMClassification(SMALL, task.vocabulary, task.names, model, task.data)
+        SMALL.training.train(again, source)
         assert again.fingerprint() == trained.fingerprint()
 
 
@@ -138,13 +138,13 @@ def published_modules() -> list[Any]:
 
 
 def test_the_two_embeddings_of_a_pair_are_learned_apart() -> None:
-    model, _ = SMALL.begin(words=25, classes=36, paired=True, seed=0)
+    model, _ = SMALL.init_model(words=25, classes=36, paired=True, seed=0)
     assert isinstance(model, PairBiLSTM)
     assert model.embedding.weight.data_ptr() != model.question_embedding.weight.data_ptr()
     assert model.embedding.weight.requires_grad and model.embedding.padding_idx == 0
 
 
-def test_special_tokens_and_padding_get_no_attention_and_the_rest_sums_to_one(task: WordClassification) -> None:
+def test_special_tokens_and_padding_get_no_attention_and_the_rest_sums_to_one(task: BiLSTMClassification) -> None:
     batch = task.data["test"]
     weights = task.attentions(batch)[:, 0, 0, 0]
     assert (weights[~batch.maskable] == 0).all()
@@ -152,14 +152,14 @@ def test_special_tokens_and_padding_get_no_attention_and_the_rest_sums_to_one(ta
     assert Attention().fit(task)(batch[:3]).scores.shape == batch.tokens[:3].shape
 
 
-def test_a_row_answers_the_same_alone_and_among_longer_ones(task: WordClassification) -> None:
+def test_a_row_answers_the_same_alone_and_among_longer_ones(task: BiLSTMClassification) -> None:
     batch = task.data["test"]
     short = int(batch.present.sum(dim=1).argmin())
     alone = task.logits(batch[short : short + 1].trim())
     torch.testing.assert_close(alone, task.logits(batch)[short : short + 1], rtol=1e-4, atol=1e-5)
 
 
-def test_the_gradient_is_that_of_the_unnormalised_logit(task: WordClassification) -> None:
+def test_the_gradient_is_that_of_the_unnormalised_logit(task: BiLSTMClassification) -> None:
     batch = task.data["test"][:2].trim()
     scores = task.logits(batch)
     torch.testing.assert_close(
@@ -172,7 +172,7 @@ def test_the_gradient_is_that_of_the_unnormalised_logit(task: WordClassification
     torch.testing.assert_close(found[batch.maskable], dense[batch.maskable], rtol=1e-4, atol=1e-5)
 
 
-def test_the_truth_is_the_supporting_fact(task: WordClassification) -> None:
+def test_the_truth_is_the_supporting_fact(task: BiLSTMClassification) -> None:
     batch = task.data["test"]
     words, truth = task.describe(batch[:1])[0], task.ground_truth(batch[:1])[0]
     told = [word for word, needed in zip(words, truth.tolist(), strict=False) if needed]
@@ -180,7 +180,7 @@ def test_the_truth_is_the_supporting_fact(task: WordClassification) -> None:
     assert told[0] == task.vocabulary.words[int(batch.inputs["pair"][0, 3])]
 
 
-def test_retraining_starts_afresh_on_the_other_rows(task: WordClassification) -> None:
+def test_retraining_starts_afresh_on_the_other_rows(task: BiLSTMClassification) -> None:
     again, once_more = task.retrain(task.data, seed=0), task.retrain(task.data, seed=0)
     assert again.fingerprint() == once_more.fingerprint()
     assert again.fingerprint() != task.fingerprint()
@@ -188,7 +188,7 @@ def test_retraining_starts_afresh_on_the_other_rows(task: WordClassification) ->
     assert other.fingerprint() != again.fingerprint()
 
 
-def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> None:
+def test_it_keeps_the_contract_of_a_frozen_task(task: BiLSTMClassification) -> None:
     assert not task.model.training
     assert not any(value.requires_grad for value in task.model.parameters())
     assert isinstance(task, Task) and task.mask_token == MASK
@@ -196,18 +196,18 @@ def test_it_keeps_the_contract_of_a_frozen_task(task: WordClassification) -> Non
 
 def test_a_model_that_knows_nothing_yet_is_waited_for_to_the_end() -> None:
     still = replace(SMALL.training, epochs=9, patience=2, learning_rate=1e-12)
-    assert len(still.run(SMALL.build(0), generator(0))) == 9
+    assert len(still.train(SMALL.build(0), generator(0))) == 9
 
 
 def test_training_ends_without_gain_and_keeps_the_first_of_the_best_epochs() -> None:
     hasty = replace(SMALL.training, epochs=60, patience=2, learning_rate=0.02)
     fresh = SMALL.build(0)
-    scores = hasty.run(fresh, generator(0))
+    scores = hasty.train(fresh, generator(0))
     best = scores.index(max(scores))
     assert hasty.patience <= len(scores) - 1 - best < 59
     assert len(scores) < 60
     stopped = SMALL.build(0)
-    replace(hasty, epochs=best + 1).run(stopped, generator(0))
+    replace(hasty, epochs=best + 1).train(stopped, generator(0))
     assert fresh.fingerprint() == stopped.fingerprint()
 
 
@@ -228,13 +228,13 @@ def test_stories_are_learned_from_in_batches_of_all_lengths() -> None:
 
 
 def some_stories() -> Batch:
-    texts = [question.worded() for question in babi_world.draw(1, 60, seed=0)]
+    texts = [question.tokenized() for question in babi_world.draw(1, 60, seed=0)]
     return encode(texts, Vocabulary.of(texts))
 
 
 def test_unknown_words_may_be_masked_and_have_one_number() -> None:
     texts = [TokenizedExample(("a", "b"), None, 0), TokenizedExample(("a", "c"), None, 1)]
-    batch = encode([TokenizedExample(("z", "a"), None, 1)], Vocabulary.of(texts, least=2))
+    batch = encode([TokenizedExample(("z", "a"), None, 1)], Vocabulary.of(texts, min_count=2))
     assert batch.tokens.tolist() == [[1, 4, 5, 2]]
     assert batch.maskable.tolist() == [[False, True, True, False]]
 

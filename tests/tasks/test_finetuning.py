@@ -11,7 +11,7 @@ from diffmask.core.config import parse
 from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.configs import FineTunedTask, TextTask
+from diffmask.tasks.text.configs import FineTunedClassificationConfig, TextClassificationConfig
 from support.tiny_models import save_encoder
 
 FILLERS = ["the film is", "a very", "it was", "plot and acting", "i loved it but the movie was"]
@@ -29,8 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def recipe(folder: Path) -> FineTunedTask:
-    return FineTunedTask(model=str(folder / "encoder"), data=str(folder), epochs=10, learning_rate=3e-3, batch_size=16)
+def recipe(folder: Path) -> FineTunedClassificationConfig:
+    return FineTunedClassificationConfig(
+        model=str(folder / "encoder"), data=str(folder), epochs=10, learning_rate=3e-3, batch_size=16
+    )
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,9 @@ def test_what_is_saved_is_a_classifier_for_transformers_and_for_us(task: TextCla
     with torch.no_grad():
         logits = model(input_ids=batch.tokens, attention_mask=batch.present).logits
     assert torch.allclose(logits.log_softmax(-1), task.logits(batch), atol=1e-6)
-    assert TextTask(model=str(tmp_path / "clf"), data=str(tmp_path.parent)).model == str(tmp_path / "clf")
+    assert TextClassificationConfig(model=str(tmp_path / "clf"), data=str(tmp_path.parent)).model == str(
+        tmp_path / "clf"
+    )
 
 
 def test_retraining_starts_from_the_encoder_again(task: TextClassification) -> None:
@@ -69,7 +73,7 @@ def test_retraining_starts_from_the_encoder_again(task: TextClassification) -> N
 def test_the_recipes_survive_yaml(folder: Path) -> None:
     made = recipe(folder)
     assert parse("task", made.to_dict(), "here") == made
-    text = TextTask(model="clf", data="table.csv", segments="second", label_column="stars")
+    text = TextClassificationConfig(model="clf", data="table.csv", segments="second", label_column="stars")
     assert parse("task", text.to_dict(), "here") == text
 
 
@@ -86,13 +90,13 @@ def test_one_label_is_not_enough(folder: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.csv").write_text("text,label\ngood,1\n")
     with pytest.raises(InputError, match="the training rows have 1 labels"):
-        FineTunedTask(model=str(folder / "encoder"), data=str(tmp_path)).build(seed=0)
+        FineTunedClassificationConfig(model=str(folder / "encoder"), data=str(tmp_path)).build(seed=0)
 
 
 def test_a_recipe_reads_the_columns_it_names(folder: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.csv").write_text("review,stars\ngood,yes\nbad,no\n")
-    made = FineTunedTask(
+    made = FineTunedClassificationConfig(
         model=str(folder / "encoder"), data=str(tmp_path), text_column="review", label_column="stars", rows=2
     )
     assert made.dataset().classes == ("no", "yes")
@@ -102,6 +106,6 @@ def test_a_recipe_reads_the_columns_it_names(folder: Path, tmp_path: Path) -> No
 def test_some_rows_of_a_sorted_table_are_of_every_label(tmp_path: Path) -> None:
     lines = [f"the film number {number},{'bad' if number < 50 else 'good'}" for number in range(100)]
     (tmp_path / "sorted.csv").write_text("text,label\n" + "\n".join(lines))
-    found = FineTunedTask(data=str(tmp_path / "sorted.csv"), rows=10).dataset()
+    found = FineTunedClassificationConfig(data=str(tmp_path / "sorted.csv"), rows=10).dataset()
     assert len(found.train) == 10
     assert {example.label for example in found.train} == {"bad", "good"}

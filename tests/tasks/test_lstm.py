@@ -18,8 +18,8 @@ PRESENT = torch.arange(7) < LENGTH[:, None]
 @pytest.fixture(params=[8, 32])
 def ways(request: pytest.FixtureRequest) -> tuple[nn.LSTM, nn.LSTM]:
     torch.manual_seed(0)
-    onward, back = (nn.LSTM(6, request.param, batch_first=True).requires_grad_(False) for _ in range(2))
-    return onward, back
+    forward_lstm, backward_lstm = (nn.LSTM(6, request.param, batch_first=True).requires_grad_(False) for _ in range(2))
+    return forward_lstm, backward_lstm
 
 
 @pytest.fixture
@@ -47,9 +47,9 @@ def test_states_and_slopes_are_those_of_torch(
 
 
 def test_an_lstm_that_learns_is_read_by_torch(ways: tuple[nn.LSTM, nn.LSTM], embedded: Tensor) -> None:
-    onward, back = (way.requires_grad_(True) for way in ways)
-    bidirectional_states(onward, back, embedded, LENGTH)[PRESENT].sum().backward()
-    assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in (*onward.parameters(),))
+    forward_lstm, backward_lstm = (way.requires_grad_(True) for way in ways)
+    bidirectional_states(forward_lstm, backward_lstm, embedded, LENGTH)[PRESENT].sum().backward()
+    assert all(value.grad is not None and value.grad.abs().sum() > 0 for value in (*forward_lstm.parameters(),))
 
 
 def test_a_width_that_is_no_multiple_of_four_is_read_by_torch(embedded: Tensor) -> None:

@@ -75,4 +75,4 @@ def test_the_model_takes_the_kernel_where_it_serves(model: PairBiLSTM, given: di
     assert type(model.loss(given, TARGET).grad_fn).__name__ == "_PairLossBackward"
     wide = PairBiLSTM(torch.randn(12, 6), 68, 5)
     assert type(wide.loss(given, TARGET).grad_fn).__name__ == "NllLossBackward0"
-    torch.testing.assert_close(wide.answers(given), wide(**given))
+    torch.testing.assert_close(wide.inference_logits(given), wide(**given))

@@ -28,7 +28,7 @@ def test_blocks_below_the_site_compute_nothing(family: Family) -> None:
     batch = task.encode(["the film is good"])
     _, states = task.trace(batch)
     inner = [path for path, module in task.model.named_modules() if path and not list(module.children())]
-    below = task.shortcut.below.get("output", ())
+    below = task.partial_forward.below.get("output", ())
     assert bool(below) == (family.kind not in ALL_PAID)
     with record_calls(task.model, inner) as calls:
         task.resume(batch, states, {"output": lambda state: state})

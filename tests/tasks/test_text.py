@@ -11,7 +11,7 @@ from diffmask.core.distributions import divergence
 from diffmask.errors import InputError, InputWarning, NumericsError
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.encoding import Reading
+from diffmask.tasks.text.encoding import TextEncodingConfig
 from support.tiny_models import byte_pairs, tiny_model, word_pieces
 
 ROWS = [("the film is good", 1), ("a very dull mess , but it was fun !", 2), ("enjoyable", 0)]
@@ -79,9 +79,9 @@ def test_an_unknown_word_may_be_masked_and_a_typed_special_token_may_not(task: T
     [("both", ["good", "bad", "film"]), ("first", ["good"]), ("second", ["bad", "film"])],
 )
 def test_the_segments_of_a_pair_that_may_be_masked_are_a_choice(segments: str, expected: list[str]) -> None:
-    reading = Reading(segments=segments)  # type: ignore[arg-type]
+    encoding = TextEncodingConfig(segments=segments)  # type: ignore[arg-type]
     rows = [(("good", "bad film"), 0)]
-    task = TextClassification(tiny_model("bert"), word_pieces(segments=True), train=rows, reading=reading)
+    task = TextClassification(tiny_model("bert"), word_pieces(segments=True), train=rows, encoding=encoding)
     batch = task.data["train"]
     assert batch.token_inputs["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1]]
     tokens = task.describe(batch)[0]
@@ -161,9 +161,9 @@ def test_a_long_text_is_cut_with_a_warning_or_becomes_rows_that_overlap() -> Non
     with pytest.warns(InputWarning, match="1 of 2 texts have more than 8 tokens"):
         task = TextClassification(model, tokenizer, train=["good", text])
     assert task.data["train"].tokens.shape == (2, 8)
-    reading = Reading(long="stride", overlap=2)
-    rows = TextClassification(model, tokenizer, train=["good", text], reading=reading).describe
-    batch = TextClassification(model, tokenizer, train=["good", text], reading=reading).data["train"]
+    encoding = TextEncodingConfig(long="stride", overlap=2)
+    rows = TextClassification(model, tokenizer, train=["good", text], encoding=encoding).describe
+    batch = TextClassification(model, tokenizer, train=["good", text], encoding=encoding).data["train"]
     assert [" ".join(row[1:-1]) for row in rows(batch)] == [
         "good",
         "the film is good but the",

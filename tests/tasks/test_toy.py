@@ -9,7 +9,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import logits
 from diffmask.datasets import toy
 from diffmask.errors import InputError, SiteError
-from diffmask.tasks.toy import CountingTask, ToyTask
+from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def test_the_answer_never_sees_the_padding(toy_task: CountingTask) -> None:
 
 
 def test_training_is_the_same_to_the_bit(toy_task: CountingTask) -> None:
-    recipe = ToyTask(rows=200, epochs=1)
+    recipe = ToyTaskConfig(rows=200, epochs=1)
     first, second = recipe.load(5), recipe.load(5)
     assert first.fingerprint() == second.fingerprint()
     assert first.fingerprint() != recipe.load(6).fingerprint()
@@ -90,7 +90,7 @@ def test_training_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(1)
     expected = torch.rand(1)
     torch.manual_seed(1)
-    ToyTask(rows=100, epochs=1).load(0)
+    ToyTaskConfig(rows=100, epochs=1).load(0)
     assert torch.equal(torch.rand(1), expected)
 
 

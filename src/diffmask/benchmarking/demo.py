@@ -10,10 +10,10 @@ from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation, HardMask
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.results.benchmark_result import BenchmarkResult
-from diffmask.tasks.text.configs import FineTunedTask
+from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from diffmask.workspace.workspace import Workspace
 
-TASK = FineTunedTask(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
+TASK = FineTunedClassificationConfig(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
 """One pass over a quarter of the reviews: 4 of 5 held-out ones are then classified right, with little certainty."""
 METHOD = DiffMask(mask="inputs", margin=0.05, steps=64)
 """Half the usual margin: where the classifier is not certain, a small change of its answer may be another answer."""
@@ -50,7 +50,11 @@ class Demo:
 
 
 def run_demo(
-    folder: Path, recipe: FineTunedTask = TASK, method: DiffMask = METHOD, sentences: int = SENTENCES, seed: int = 0
+    folder: Path,
+    recipe: FineTunedClassificationConfig = TASK,
+    method: DiffMask = METHOD,
+    sentences: int = SENTENCES,
+    seed: int = 0,
 ) -> Demo:
     """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
     store = Store(folder / "store")
@@ -66,7 +70,7 @@ def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
     return benchmark(demo.task, ["gradient", "input-x-gradient", "leave-one-out", demo.method], texts=texts, out=folder)
 
 
-def held_out_sentences(recipe: FineTunedTask, count: int) -> list[Example]:
+def held_out_sentences(recipe: FineTunedClassificationConfig, count: int) -> list[Example]:
     """Of those that fit a screen so many, evenly from first to last: the reviews are sorted by their labels."""
     fitting = [example for example in recipe.dataset().test if 8 <= len(example.text.split()) <= 16]
     return [fitting[number * len(fitting) // count] for number in range(count)]

@@ -46,12 +46,12 @@ def benchmark(
     from diffmask.benchmarking.benchmark import benchmark as run_benchmark
     from diffmask.benchmarking.config import sorted_choices
     from diffmask.cli.screen import show_log
-    from diffmask.tasks.text.configs import TextTask
+    from diffmask.tasks.text.configs import TextClassificationConfig
 
     show_log(quiet=False)
     of_the_task, listed, measured = sorted_choices(choices or [], methods.split(","), metrics.split(","))
     board = run_benchmark(
-        TextTask.from_dict({"model": model, "data": data, **of_the_task}, "benchmark"),
+        TextClassificationConfig.from_dict({"model": model, "data": data, **of_the_task}, "benchmark"),
         listed,
         measured,
         texts=texts,

@@ -38,12 +38,14 @@ def fit(
     """
     from diffmask.cli.screen import show_log
     from diffmask.core.config import parse, parse_overrides
-    from diffmask.tasks.text.configs import TextTask
+    from diffmask.tasks.text.configs import TextClassificationConfig
 
     show_log(quiet=False)
     given = parse_overrides(choices or [])
-    of_the_task = {name: given.pop(name) for name in {field.name for field in fields(TextTask)} & set(given)}
-    task = TextTask.from_dict({"model": model, "data": data, **of_the_task}, "fit").load(seed)
+    of_the_task = {
+        name: given.pop(name) for name in {field.name for field in fields(TextClassificationConfig)} & set(given)
+    }
+    task = TextClassificationConfig.from_dict({"model": model, "data": data, **of_the_task}, "fit").load(seed)
     options = {"mask": mask, "margin": margin, "teacher": teacher or None, "budget": budget}
     chosen = {name: value for name, value in options.items() if value is not None}
     explainer = parse("method", {"name": method, **chosen, **given}, "fit").fit(task, seed)

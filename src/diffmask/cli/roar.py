@@ -30,10 +30,12 @@ def roar_workspace(data_set: str, files: str | None, choices: list[str] | None, 
     """The BiLSTM of a data set, with a store in `out`."""
     from diffmask.core.config import parse_overrides
     from diffmask.core.store import Store
-    from diffmask.tasks.bilstm.config import BiLSTM
+    from diffmask.tasks.bilstm.config import BiLSTMConfig
     from diffmask.workspace.workspace import Workspace
 
-    recipe: BiLSTM = BiLSTM.from_dict({"data": data_set, "folder": files, **parse_overrides(choices or [])}, "BiLSTM")
+    recipe: BiLSTMConfig = BiLSTMConfig.from_dict(
+        {"data": data_set, "folder": files, **parse_overrides(choices or [])}, "BiLSTM"
+    )
     return Workspace(Store(out / "store"), recipe, seed)
 
 

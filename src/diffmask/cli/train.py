@@ -28,10 +28,10 @@ def train(
     """
     from diffmask.cli.screen import show_log
     from diffmask.core.config import parse_overrides
-    from diffmask.tasks.text.configs import FineTunedTask
+    from diffmask.tasks.text.configs import FineTunedClassificationConfig
 
     show_log(quiet=False)
-    recipe: FineTunedTask = FineTunedTask.from_dict(
+    recipe: FineTunedClassificationConfig = FineTunedClassificationConfig.from_dict(
         {"model": model, "data": data, **parse_overrides(choices or [])}, "train"
     )
     task = recipe.build(seed)

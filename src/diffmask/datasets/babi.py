@@ -43,7 +43,7 @@ class Question:
     question: str
     answer: str
 
-    def worded(self) -> TokenizedExample:
+    def tokenized(self) -> TokenizedExample:
         """The story's words with '.' between sentences; evidence are the words of the supporting facts."""
         words: list[str] = []
         evidence: list[bool] = []
@@ -97,9 +97,9 @@ def split_questions(questions: list[Question], test: list[Question]) -> Tokenize
     order = np.random.RandomState(0).permutation(len(questions)).tolist()
     held_out = len(order) - len(order) * 85 // 100
     return TokenizedData(
-        train=[questions[index].worded() for index in order[held_out:]],
-        valid=[questions[index].worded() for index in order[:held_out]],
-        test=[question.worded() for question in test],
+        train=[questions[index].tokenized() for index in order[held_out:]],
+        valid=[questions[index].tokenized() for index in order[:held_out]],
+        test=[question.tokenized() for question in test],
         names=OUTCOMES,
     )
 

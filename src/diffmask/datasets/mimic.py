@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from diffmask.datasets.tables import DataSet, Example, rows_of_file
+from diffmask.datasets.tables import DataSet, Example, read_table
 from diffmask.errors import InputError
 
 NAMES: Mapping[str, tuple[str, str]] = {"diabetes": ("no diabetes", "diabetes"), "anemia": ("chronic", "acute")}
@@ -67,7 +67,7 @@ def _table(folder: Path, name: str, columns: tuple[str, ...]) -> Iterator[dict[s
     file = next((folder / f"{name}.csv{end}" for end in (".gz", "") if (folder / f"{name}.csv{end}").is_file()), None)
     if file is None:
         raise InputError(f"there is no {folder / name}.csv.gz: MIMIC-III is yours to bring (physionet.org)")
-    for row in rows_of_file(file):
+    for row in read_table(file):
         missing = [column for column in columns if row.get(column) is None]
         if missing:
             raise InputError(f"{file} has no column {', '.join(missing)}")

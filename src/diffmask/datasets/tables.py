@@ -61,31 +61,31 @@ def examples(source: Source, columns: Columns) -> Iterator[Example]:
     """
     for number, row in enumerate(_rows(source)):
         try:
-            yield example_of(row, columns)
+            yield to_example(row, columns)
         except InputError as error:
             raise InputError(f"row {number}: {error}") from None
 
 
 @singledispatch
-def example_of(row: Any, columns: Columns) -> Example:
+def to_example(row: Any, columns: Columns) -> Example:
     """One row as an example."""
     raise InputError(
         f"{type(row).__name__} is not a row; a row is a text, (text, label), ((first, second), label) or a mapping"
     )
 
 
-@example_of.register
+@to_example.register
 def _(row: Example, columns: Columns) -> Example:
     return row
 
 
-@example_of.register
+@to_example.register
 def _(row: str, columns: Columns) -> Example:
     return Example(row)
 
 
-@example_of.register(tuple)
-@example_of.register(list)
+@to_example.register(tuple)
+@to_example.register(list)
 def _(row: Any, columns: Columns) -> Example:
     if len(row) != 2:
         raise InputError(f"a row of {len(row)} members; write (text, label) or ((first, second), label)")
@@ -94,7 +94,7 @@ def _(row: Any, columns: Columns) -> Example:
     return Example(_text(first), None if second is None else _text(second), label)
 
 
-@example_of.register(Mapping)
+@to_example.register(Mapping)
 def _(row: Mapping[str, Any], columns: Columns) -> Example:
     wanted = [columns.text_column, *([columns.pair_column] if columns.pair_column else [])]
     for name in wanted:
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 def _rows(source: Source) -> Iterable[Any]:
     if isinstance(source, str | Path):
-        return rows_of_file(Path(source))
+        return read_table(Path(source))
     if isinstance(source, Mapping):
         return _transposed(source)
     if type(source).__module__.partition(".")[0] == "pandas":
@@ -125,7 +125,7 @@ def _transposed(columns: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]
         yield dict(zip(columns, values, strict=True))
 
 
-def rows_of_file(path: Path) -> Iterator[dict[str, Any]]:
+def read_table(path: Path) -> Iterator[dict[str, Any]]:
     """The rows of a table, read as they are asked for; `.gz` is unpacked on the way."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")

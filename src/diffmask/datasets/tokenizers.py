@@ -90,9 +90,9 @@ class TokenizedData:
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
 
-def worded(
+def tokenize_dataset(
     data: DataSet,
-    spell: Callable[[str], list[str]],
+    tokenize: Callable[[str], list[str]],
     shortest: int = 1,
     longest: int | None = None,
 ) -> TokenizedData:
@@ -101,7 +101,7 @@ def worded(
     def kept(rows: Sequence[Example]) -> list[TokenizedExample]:
         read = (
             TokenizedExample(
-                tuple(spell(row.text)), None if row.pair is None else tuple(spell(row.pair)), int(row.label)
+                tuple(tokenize(row.text)), None if row.pair is None else tuple(tokenize(row.pair)), int(row.label)
             )
             for row in rows
         )
@@ -117,8 +117,8 @@ class Vocabulary:
     words: tuple[str, ...]
 
     @staticmethod
-    def of(texts: Iterable[TokenizedExample], least: int = 1) -> "Vocabulary":
-        """The words that at least `least` texts hold, in the order in which they first occur.
+    def of(texts: Iterable[TokenizedExample], min_count: int = 1) -> "Vocabulary":
+        """The words that at least `min_count` texts hold, in the order in which they first occur.
 
         >>> Vocabulary.of([TokenizedExample(("a", "b", "a"), ("b", "c"), 0)]).words[5:]
         ('a', 'b', 'c')
@@ -127,7 +127,7 @@ class Vocabulary:
         for text in texts:
             # dict.fromkeys, not set: the order must not depend on the interpreter's hash seed.
             texts_with.update(dict.fromkeys((*text.words, *(text.pair or ()))).keys())
-        return Vocabulary((*SPECIAL, *(word for word, count in texts_with.items() if count >= least)))
+        return Vocabulary((*SPECIAL, *(word for word, count in texts_with.items() if count >= min_count)))
 
     def __len__(self) -> int:
         return len(self.words)

@@ -199,7 +199,7 @@ class Planted(TaskModification):
 
     def train(self, task: Task, seed: int) -> None:
         """The model goes on from what it has learned."""
-        FineTuning(epochs=1, batch_size=self.batch_size, learning_rate=self.learning_rate).run(task, seed)
+        FineTuning(epochs=1, batch_size=self.batch_size, learning_rate=self.learning_rate).fine_tune(task, seed)
 
     def _require_rows(self, batch: Batch, split: str) -> Batch:
         kept = roomy(batch, self.shortcut)

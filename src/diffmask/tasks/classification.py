@@ -18,22 +18,22 @@ from diffmask.datasets.tables import Example, Source, examples
 from diffmask.errors import InputWarning, TaskError
 from diffmask.explanation.explanation import Explanation, Prediction
 from diffmask.explanation.text_units import ReadRow
-from diffmask.tasks.text.encoding import EVIDENCE, Encoded, Reader, Reading, with_evidence
+from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncoder, TextEncodingConfig, add_evidence
 from diffmask.tasks.text.explain import explain_examples, row_words
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.heads import head_of
 from diffmask.tasks.text.inspection import find_padding, find_sites
-from diffmask.tasks.text.partial_forward import find_shortcut
+from diffmask.tasks.text.partial_forward import find_partial_forward
 from diffmask.tasks.text.pretrained import (
-    Origin,
-    input_embedding,
-    keeping_attention,
+    FineTuningSource,
+    eager_attention,
     load_classifier,
-    longest_input,
-    quietly,
+    max_input_tokens,
+    quiet_transformers,
+    token_embedding,
 )
 
-AS_USUAL = Reading()
+DEFAULT_ENCODING = TextEncodingConfig()
 
 
 class TextClassification(Task):
@@ -56,23 +56,23 @@ class TextClassification(Task):
         train: Source | None = None,
         valid: Source | None = None,
         test: Source | None = None,
-        reading: Reading = AS_USUAL,
+        encoding: TextEncodingConfig = DEFAULT_ENCODING,
         encoder: str | Path | None = None,
         tuning: FineTuning | None = None,
     ) -> None:
         found, self.tokenizer = load_classifier(model, tokenizer)
-        noted = Origin.of(found.config)
-        self.origin = Origin(str(encoder) if encoder else noted.encoder, tuning or noted.tuning)
-        self.reader = Reader(self.tokenizer, reading, longest_input(found, self.tokenizer))
+        noted = FineTuningSource.of(found.config)
+        self.source = FineTuningSource(str(encoder) if encoder else noted.encoder, tuning or noted.tuning)
+        self.text_encoder = TextEncoder(self.tokenizer, encoding, max_input_tokens(found, self.tokenizer))
         self.head = head_of(found.config)
         self.mask_token = self.tokenizer.mask_token_id
         self.pad_token = self.tokenizer.pad_token_id
-        embedding = input_embedding(found)
+        embedding = token_embedding(found)
         self.device = embedding.weight.device
         with frozen(found):
             depth = getattr(found.config, "num_hidden_layers", None)
             places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)), depth)
-            self.shortcut = find_shortcut(
+            self.partial_forward = find_partial_forward(
                 found, places, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids))
             )
             self.padding = find_padding(
@@ -88,26 +88,26 @@ class TextClassification(Task):
         """The text that each row of a split was read from."""
         for split, source in (("train", train), ("valid", valid), ("test", test)):
             if source is not None:
-                listed = list(examples(source, reading))
+                listed = list(examples(source, encoding))
                 encoded = self.read(listed)
                 self.data[split] = encoded.batch
                 self.texts[split] = [listed[number] for number in encoded.sources]
 
     def load(self, source: Source) -> Batch:
         """A data set as a batch."""
-        return self.read(examples(source, self.reader.reading)).batch
+        return self.read(examples(source, self.text_encoder.config)).batch
 
     def encode(self, texts: Iterable[str | tuple[str, str]]) -> Batch:
         """Texts, or pairs of texts, as a batch without labels."""
         return self.read(_unlabelled(text) for text in texts).batch
 
-    def read(self, rows: Iterable[Example]) -> Encoded:
+    def read(self, rows: Iterable[Example]) -> EncodedBatch:
         """Examples as a batch, with what leads back to the texts."""
         listed = list(rows)
-        sources, encodings = self.reader.encode(listed)
+        sources, encodings = self.text_encoder.encode(listed)
         target = self.head.targets([listed[number].label for number in sources])
-        batch = self.reader.batch(encodings, target, self.device)
-        return Encoded(with_evidence(batch, listed, sources, encodings), sources, encodings)
+        batch = self.text_encoder.batch(encodings, target, self.device)
+        return EncodedBatch(add_evidence(batch, listed, sources, encodings), sources, encodings)
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """The answer with some sites edited; edits see rows padded on the right, wherever the model pads."""
@@ -120,7 +120,7 @@ class TextClassification(Task):
         """The answer with some sites edited, given the clean states: blocks below the first of them are skipped."""
         first = min(edits, key=self.sites.index)
         edit = edits[first]
-        with self.shortcut.to(self.model, first):
+        with self.partial_forward.to(self.model, first):
             return self.predict(batch, {**edits, first: lambda _: edit(states[first])})
 
     def forward(self, batch: Batch) -> Distribution:
@@ -140,7 +140,7 @@ class TextClassification(Task):
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """The weights of every block, by the kernel that keeps them."""
-        with frozen(self.model), keeping_attention(self.model):
+        with frozen(self.model), eager_attention(self.model):
             found = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
         if not found or any(weights is None for weights in found):
             raise TaskError(
@@ -186,20 +186,20 @@ class TextClassification(Task):
     @property
     def training_choices(self) -> Mapping[str, Any]:
         """The encoder, and how it is fine-tuned."""
-        return self.origin.to_dict()
+        return self.source.to_dict()
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextClassification":
         """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
         self.require_labels(data)
-        model = self.origin.untrained(self.model, self.tokenizer, self.head.names, seed)
-        task = TextClassification(model, self.tokenizer, reading=self.reader.reading)
-        task.origin, task.data = self.origin, data
-        self.origin.tuning.run(task, seed)
+        model = self.source.untrained(self.model, self.tokenizer, self.head.names, seed)
+        task = TextClassification(model, self.tokenizer, encoding=self.text_encoder.config)
+        task.source, task.data = self.source, data
+        self.source.tuning.fine_tune(task, seed)
         return task
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the classifier and its tokenizer as `transformers` loads them."""
-        with quietly():
+        with quiet_transformers():
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 

@@ -44,7 +44,7 @@ class Counter(nn.Module):
 class CountingTask(Task):
     """The trained counter, its two sites (`embedding`, `hidden`) and its rows."""
 
-    def __init__(self, recipe: "ToyTask", model: Counter, data: Mapping[str, Batch]) -> None:
+    def __init__(self, recipe: "ToyTaskConfig", model: Counter, data: Mapping[str, Batch]) -> None:
         super().__init__(model, {"embedding": Site("embedding"), "hidden": Site("encoder")}, data)
         self.recipe = recipe
 
@@ -100,7 +100,7 @@ class CountingTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyTask(TaskConfig):
+class ToyTaskConfig(TaskConfig):
     """Does the first query digit occur more often than the second?"""
 
     name: ClassVar[str] = "toy"

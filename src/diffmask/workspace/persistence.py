@@ -16,7 +16,7 @@ from diffmask.core.store import Artefact, read, write
 from diffmask.core.task import Task
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.encoding import Reading
+from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.workspace.workspace import explainer_artefact, require_model, restore
 
 KIND = "explainer"
@@ -89,8 +89,8 @@ def _notes(task: Task, home: Path) -> dict[str, Any]:
     if not isinstance(task, TextClassification):
         return {}
     name = task.model.config.name_or_path
-    reading = task.reader.reading
-    choices = {name: getattr(reading, name) for name in asdict(Reading())}
+    reading = task.text_encoder.config
+    choices = {name: getattr(reading, name) for name in asdict(TextEncodingConfig())}
     return {"reading": choices, "model": os.path.relpath(name, home) if name and Path(name).is_dir() else name}
 
 
@@ -101,7 +101,7 @@ def _text_task(
         raise StoreError(f"{home} was not fitted to a text classifier; load it with its task")
     remembered = home / notes["model"] if notes["model"] else home
     found = model if model is not None else remembered if remembered.is_dir() else notes["model"]
-    return TextClassification(found, tokenizer, reading=Reading(**notes["reading"]))
+    return TextClassification(found, tokenizer, encoding=TextEncodingConfig(**notes["reading"]))
 
 
 def _build(method: Method, task: Task) -> Explainer:

@@ -18,11 +18,11 @@ from diffmask.metrics.roar.masking import measure
 from diffmask.metrics.roar.step import Step
 from diffmask.metrics.roar.synthetic import falls_after
 from diffmask.report.tables import ResultTable
-from diffmask.tasks.bilstm.config import BiLSTM
+from diffmask.tasks.bilstm.config import BiLSTMConfig
 from diffmask.workspace.workspace import Workspace
 from support.transformer import TransformerTask
 
-SMALL = BiLSTM(data="babi-1", rows=80, epochs=1)
+SMALL = BiLSTMConfig(data="babi-1", rows=80, epochs=1)
 METHODS = (measure("attention"), measure("times-input-gradient"))
 
 

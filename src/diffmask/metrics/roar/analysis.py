@@ -27,7 +27,7 @@ from diffmask.metrics.roar.step import Masks, Protocol, Step
 from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic
 from diffmask.report.roar import short_titles
 from diffmask.report.tables import Cell, ResultTable
-from diffmask.tasks.bilstm.task import WordClassification, accuracy
+from diffmask.tasks.bilstm.task import BiLSTMClassification, accuracy
 from diffmask.workspace.workspace import Workspace
 
 Scores = Float[Tensor, "row token"]
@@ -184,10 +184,10 @@ class RoarAnalysis:
             if name in wanted and (known or name != "answers"):
                 yield getattr(self, name)()
 
-    def task(self) -> WordClassification:
+    def task(self) -> BiLSTMClassification:
         """The unmasked task."""
         found = self.workspace.task()
-        if not isinstance(found, WordClassification):
+        if not isinstance(found, BiLSTMClassification):
             raise TaskError(f"{type(found).__name__} is not a task of words, which these analyses are of")
         return found
 

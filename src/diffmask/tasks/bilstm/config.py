@@ -24,30 +24,30 @@ from diffmask.datasets.tokenizers import (
     Vocabulary,
     note_words,
     review_words,
+    tokenize_dataset,
     with_digits_hidden,
     without_punctuation,
-    worded,
 )
 from diffmask.errors import InputError, TaskError, nearest
 from diffmask.tasks.bilstm.model import PairBiLSTM, SingleBiLSTM
-from diffmask.tasks.bilstm.task import WordClassification, encode
-from diffmask.tasks.bilstm.training import WordTraining, loader_draws
+from diffmask.tasks.bilstm.task import BiLSTMClassification, encode
+from diffmask.tasks.bilstm.training import BiLSTMTraining, loader_draws
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preset:
+class BiLSTMPreset:
     """How a data set is loaded, and the sizes and scores that belong to it."""
 
     load: Callable[[Path], TokenizedData]
-    spell: Callable[[DataSet], TokenizedData] | None = None
+    tokenize: Callable[[DataSet], TokenizedData] | None = None
     """Texts from elsewhere, as the hub, as words."""
     generate: Callable[[], TokenizedData] | None = None
     """Rows of our own, where there are no files."""
     metric: Literal["accuracy", "macro-f1"]
     selection: Literal["accuracy", "auroc"]
     """What chooses the best epoch."""
-    training: WordTraining
-    least: int = 1
+    training: BiLSTMTraining
+    min_count: int = 1
     """Texts that hold a word before it has a number of its own."""
     size: int = 300
     """Width of the embedding."""
@@ -57,28 +57,28 @@ class Preset:
     """Standard deviation of the embedding before training."""
 
 
-def _babi(task: int) -> Preset:
-    return Preset(
+def _babi(task: int) -> BiLSTMPreset:
+    return BiLSTMPreset(
         load=partial(load_babi, task=task),
         generate=partial(generate_babi, task=task),
         metric="accuracy",
         selection="accuracy",
-        training=WordTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=100, by_length=False),
+        training=BiLSTMTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=100, by_length=False),
         size=50,
         width=32,
     )
 
 
 def _sentences(
-    load: Callable[[Path], DataSet], spell: Callable[[DataSet], TokenizedData], least: int, batch_size: int = 32
-) -> Preset:
-    return Preset(
-        load=lambda folder: spell(load(folder)),
-        spell=spell,
+    load: Callable[[Path], DataSet], tokenize: Callable[[DataSet], TokenizedData], min_count: int, batch_size: int = 32
+) -> BiLSTMPreset:
+    return BiLSTMPreset(
+        load=lambda folder: tokenize(load(folder)),
+        tokenize=tokenize,
         metric="macro-f1",
         selection="auroc",
-        training=WordTraining(epochs=8, batch_size=batch_size, learning_rate=1e-3, patience=2),
-        least=least,
+        training=BiLSTMTraining(epochs=8, batch_size=batch_size, learning_rate=1e-3, patience=2),
+        min_count=min_count,
         deviation=0.1,
     )
 
@@ -89,28 +89,32 @@ def _sst(found: DataSet) -> TokenizedData:
         name: [row for row in rows if len(row.text.split(" ")) > 5]
         for name, rows in (("train", found.train), ("valid", found.valid), ("test", found.test))
     }
-    return worded(DataSet(**long, names=found.names), without_punctuation)
+    return tokenize_dataset(DataSet(**long, names=found.names), without_punctuation)
 
 
 SNLI = replace(
-    _sentences(load_snli, partial(worded, spell=with_digits_hidden), least=3, batch_size=128),
+    _sentences(load_snli, partial(tokenize_dataset, tokenize=with_digits_hidden), min_count=3, batch_size=128),
     metric="accuracy",
     selection="accuracy",
-    training=WordTraining(epochs=25, batch_size=128, learning_rate=1e-3, patience=3),
+    training=BiLSTMTraining(epochs=25, batch_size=128, learning_rate=1e-3, patience=3),
 )
 PRESETS = {
     **{f"babi-{task}": _babi(task) for task in (1, 2, 3)},
-    "sst": _sentences(partial(load_sst, classes=2), _sst, least=1),
+    "sst": _sentences(partial(load_sst, classes=2), _sst, min_count=1),
     "snli": SNLI,
-    "imdb": _sentences(load_imdb, partial(worded, spell=review_words, shortest=7, longest=399), least=10),
-    "mimic-diabetes": _sentences(partial(load_mimic, subset="diabetes"), partial(worded, spell=note_words), least=5),
+    "imdb": _sentences(
+        load_imdb, partial(tokenize_dataset, tokenize=review_words, shortest=7, longest=399), min_count=10
+    ),
+    "mimic-diabetes": _sentences(
+        partial(load_mimic, subset="diabetes"), partial(tokenize_dataset, tokenize=note_words), min_count=5
+    ),
     "mimic-anemia": _sentences(
-        partial(load_mimic, subset="anemia"), partial(worded, spell=note_words, longest=4000), least=5
+        partial(load_mimic, subset="anemia"), partial(tokenize_dataset, tokenize=note_words, longest=4000), min_count=5
     ),
 }
 
 
-def preset(name: str) -> Preset:
+def preset(name: str) -> BiLSTMPreset:
     """The data set of that name."""
     if name not in PRESETS:
         raise InputError(f"there is no data set '{name}' of words; {nearest(name, PRESETS)}")
@@ -118,11 +122,11 @@ def preset(name: str) -> Preset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiLSTM(TaskConfig):
+class BiLSTMConfig(TaskConfig):
     """An LSTM in both directions that pools by attention, trained from nothing."""
 
     name: ClassVar[str] = "bilstm"
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
 
     data: str = "babi-1"
     """A data set's name."""
@@ -138,12 +142,12 @@ class BiLSTM(TaskConfig):
     """Epochs without gain on validation rows after which training stops; longer where nothing was learned yet."""
 
     @property
-    def preset(self) -> Preset:
+    def preset(self) -> BiLSTMPreset:
         """What belongs to the data set."""
         return preset(self.data)
 
     @property
-    def training(self) -> WordTraining:
+    def training(self) -> BiLSTMTraining:
         """The choices of the training."""
         own = {name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience")}
         return replace(self.preset.training, **{name: value for name, value in own.items() if value is not None})
@@ -166,24 +170,24 @@ class BiLSTM(TaskConfig):
 
     def _found(self) -> TokenizedData:
         if self.folder is not None and self.folder.startswith("hub:"):
-            if self.preset.spell is None:
+            if self.preset.tokenize is None:
                 raise InputError(f"{self.data} is not read from the hub; give the folder of its files")
-            return self.preset.spell(load_data(self.folder, Columns()))
+            return self.preset.tokenize(load_data(self.folder, Columns()))
         if self.folder is not None:
             return self.preset.load(Path(self.folder))
         if self.preset.generate is None:
             raise InputError(f"{self.data} is read from files: give their folder (`--data FOLDER`, in YAML `folder:`)")
         return self.preset.generate()
 
-    def build(self, seed: int) -> WordClassification:
+    def build(self, seed: int) -> BiLSTMClassification:
         """Rows, the vocabulary of the training rows, and an untrained model."""
         found = self.dataset()
-        vocabulary = Vocabulary.of(found.train, self.preset.least)
+        vocabulary = Vocabulary.of(found.train, self.preset.min_count)
         data = {name: encode(texts, vocabulary) for name, texts in found.splits().items()}
-        model, _ = self.begin(len(vocabulary), len(found.names), "pair" in data["train"].inputs, seed)
-        return WordClassification(self, vocabulary, found.names, model, data)
+        model, _ = self.init_model(len(vocabulary), len(found.names), "pair" in data["train"].inputs, seed)
+        return BiLSTMClassification(self, vocabulary, found.names, model, data)
 
-    def begin(
+    def init_model(
         self, words: int, classes: int, paired: bool, seed: int, earlier: int = 0
     ) -> tuple[SingleBiLSTM | PairBiLSTM, torch.Generator]:
         """An untrained model, its seed's first or one after `earlier` others, and what orders the rows it learns from.
@@ -202,13 +206,13 @@ class BiLSTM(TaskConfig):
                 drawn = source.normal(scale=chosen.deviation, size=(words - 1, chosen.size))
                 vectors = torch.from_numpy(np.vstack([np.zeros(chosen.size), drawn])).float()
                 model = kind(vectors, chosen.width, classes)
-            onward = torch.Generator().set_state(torch.get_rng_state())
-        return model, onward
+            forward_lstm = torch.Generator().set_state(torch.get_rng_state())
+        return model, forward_lstm
 
     def train(self, task: Task, seed: int) -> None:
         """Train the model in place."""
-        if not isinstance(task, WordClassification):
+        if not isinstance(task, BiLSTMClassification):
             raise TaskError(f"{type(task).__name__} is not a task of words; build it with this recipe")
         # The model has its first weights already: what is wanted is the generator, as it stood after them.
-        _, source = self.begin(len(task.vocabulary), len(task.names), task.paired, seed)
-        self.training.run(task, source)
+        _, source = self.init_model(len(task.vocabulary), len(task.names), task.paired, seed)
+        self.training.train(task, source)

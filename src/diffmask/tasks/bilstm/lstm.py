@@ -17,21 +17,21 @@ SMALL = 64
 """Widths up to which one row after another is faster than rows together."""
 
 
-def bidirectional_states(onward: nn.LSTM, back: nn.LSTM, embedded: Embedded, length: Length) -> States:
+def bidirectional_states(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded, length: Length) -> States:
     """What the one has read up to each token from the first, and beside it the other from the row's last.
 
     Behind a row's length the states mean nothing. By the compiled kernel where the LSTMs are frozen: it knows no slopes
     of weights.
     """
-    if recurrent(onward, back).requires_grad or not suits(onward, embedded):
-        read, _ = onward(embedded)
-        read_back, _ = back(turned(embedded, length))
-        return torch.cat([read, turned(read_back, length)], dim=-1)
-    inputs = input_gates(onward, back, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
-    return _Recurrence.apply(inputs, length, recurrent(onward, back)).flatten(-2)
+    if recurrent(forward_lstm, backward_lstm).requires_grad or not kernel_supported(forward_lstm, embedded):
+        read, _ = forward_lstm(embedded)
+        read_back, _ = backward_lstm(reverse_by_length(embedded, length))
+        return torch.cat([read, reverse_by_length(read_back, length)], dim=-1)
+    inputs = input_gates(forward_lstm, backward_lstm, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
+    return _Recurrence.apply(inputs, length, recurrent(forward_lstm, backward_lstm)).flatten(-2)
 
 
-def suits(lstm: nn.LSTM, inputs: Tensor) -> bool:
+def kernel_supported(lstm: nn.LSTM, inputs: Tensor) -> bool:
     """Whether a compiled kernel serves."""
     small = lstm.hidden_size <= SMALL and lstm.hidden_size % 4 == 0
     return small and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and compiles()
@@ -43,7 +43,7 @@ def compiles() -> bool:
     return find_spec("numba") is not None
 
 
-def turned(states: States, length: Length) -> States:
+def reverse_by_length(states: States, length: Length) -> States:
     """Each row from its own last token to its first, padding left where it is."""
     if int(length.min()) == states.shape[1]:  # Rows of one length: the same, faster.
         return states.flip(1)
@@ -52,16 +52,21 @@ def turned(states: States, length: Length) -> States:
     return states.gather(1, order.expand_as(states))
 
 
-def input_gates(onward: nn.LSTM, back: nn.LSTM, vectors: Float[Tensor, "place size"]) -> Float[Tensor, "place gate"]:
+def input_gates(
+    forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, vectors: Float[Tensor, "place size"]
+) -> Float[Tensor, "place gate"]:
     """What vectors add to the gates of both, [way, i f z o, width] in a row."""
-    (weight, _, bias, bias_too), (back_weight, _, back_bias, back_bias_too) = onward.all_weights[0], back.all_weights[0]
+    (weight, _, bias, bias_too), (back_weight, _, back_bias, back_bias_too) = (
+        forward_lstm.all_weights[0],
+        backward_lstm.all_weights[0],
+    )
     biases = torch.cat([bias + bias_too, back_bias + back_bias_too])
     return torch.addmm(biases, vectors, torch.cat([weight, back_weight]).T)
 
 
-def recurrent(onward: nn.LSTM, back: nn.LSTM) -> Float[Tensor, "way gate width"]:
+def recurrent(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM) -> Float[Tensor, "way gate width"]:
     """What the states before add to the gates."""
-    return torch.stack([onward.all_weights[0][1], back.all_weights[0][1]])
+    return torch.stack([forward_lstm.all_weights[0][1], backward_lstm.all_weights[0][1]])
 
 
 class _Recurrence(torch.autograd.Function):
@@ -74,7 +79,7 @@ class _Recurrence(torch.autograd.Function):
         row, token, way, gate = inputs.shape
         memory = [inputs.new_zeros(row, way, token + 2, size) for size in (gate, gate // 4, gate // 4)]
         given = arrays(inputs.contiguous(), length, weight.transpose(1, 2).contiguous())
-        lstm_kernel.read_rows(*given, lstm_kernel.Memory(*arrays(*memory)), lstm_kernel.size_of(gate // 4))
+        lstm_kernel.read_rows(*given, lstm_kernel.LSTMTrace(*arrays(*memory)), lstm_kernel.size_of(gate // 4))
         ctx.save_for_backward(length, weight, *memory)
         return memory[-1][:, :, 1:-1].transpose(1, 2).contiguous()
 
@@ -88,7 +93,7 @@ class _Recurrence(torch.autograd.Function):
         of_states, of_gates = torch.zeros_like(states), torch.zeros_like(gates)
         of_states[:, :, 1:-1] = slopes.transpose(1, 2)
         of_both, size = arrays(of_states, of_gates), lstm_kernel.size_of(weight.shape[-1])
-        lstm_kernel.trace_rows_back(*arrays(length, weight), lstm_kernel.Memory(*arrays(*memory)), *of_both, size)
+        lstm_kernel.trace_rows_back(*arrays(length, weight), lstm_kernel.LSTMTrace(*arrays(*memory)), *of_both, size)
         return of_gates[:, :, 1:-1].transpose(1, 2), None, None
 
 

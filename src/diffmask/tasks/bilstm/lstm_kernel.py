@@ -123,7 +123,7 @@ def add_products(total: Floats, left: Floats, right: Floats, count: int, rows: i
                 row[j] += a * last_right[j]
 
 
-class Memory(NamedTuple):
+class LSTMTrace(NamedTuple):
     """What was computed at each token of a row, [way, slot, ...].
 
     The way 0 reads from the first token, 1 from the last. Token t has the slot t + 1: what was read before it is
@@ -136,16 +136,16 @@ class Memory(NamedTuple):
 
 
 @compiled
-def memory_for(tokens: int, size: Size) -> Memory:
+def memory_for(tokens: int, size: Size) -> LSTMTrace:
     """Room for so many tokens."""
     width = 4 * len(size)
     gates = np.empty((2, tokens + 2, 4 * width), np.float32)
     cells = np.empty((2, tokens + 2, width), np.float32)
-    return Memory(gates, cells, np.empty_like(cells))
+    return LSTMTrace(gates, cells, np.empty_like(cells))
 
 
 @compiled
-def read(way: int, inputs: Floats, place: Ints, length: int, weight: Floats, memory: Memory, size: Size) -> None:
+def read(way: int, inputs: Floats, place: Ints, length: int, weight: Floats, memory: LSTMTrace, size: Size) -> None:
     """Fills a way of the memory from inputs [place, way, 4 width], a token's at its place.
 
     The weight, [width, 4 width], is of the state beside it.
@@ -177,7 +177,7 @@ def read(way: int, inputs: Floats, place: Ints, length: int, weight: Floats, mem
 
 @compiled
 def trace_back(
-    way: int, length: int, weight: Floats, memory: Memory, slopes: Floats, found: Floats, size: Size
+    way: int, length: int, weight: Floats, memory: LSTMTrace, slopes: Floats, found: Floats, size: Size
 ) -> None:
     """Fills the slopes of the gates, [slot, 4 width], from those of the states, [slot, width].
 
@@ -205,19 +205,19 @@ def trace_back(
 
 
 @compiled
-def read_rows(inputs: Floats, length: Ints, weight: Floats, memory: Memory, size: Size) -> None:
+def read_rows(inputs: Floats, length: Ints, weight: Floats, memory: LSTMTrace, size: Size) -> None:
     """Reads rows of inputs [row, token, way, 4 width] into a memory of all of them, [row, way, slot, ...]."""
     place = np.arange(inputs.shape[1])
     for row in range(len(length)):
-        own = Memory(memory.gates[row], memory.cells[row], memory.states[row])
+        own = LSTMTrace(memory.gates[row], memory.cells[row], memory.states[row])
         for way in range(2):
             read(way, inputs[row], place, length[row], weight[way], own, size)
 
 
 @compiled
-def trace_rows_back(length: Ints, weight: Floats, memory: Memory, slopes: Floats, found: Floats, size: Size) -> None:
+def trace_rows_back(length: Ints, weight: Floats, memory: LSTMTrace, slopes: Floats, found: Floats, size: Size) -> None:
     """Fills the slopes of all rows' gates from those of their states."""
     for row in range(len(length)):
-        own = Memory(memory.gates[row], memory.cells[row], memory.states[row])
+        own = LSTMTrace(memory.gates[row], memory.cells[row], memory.states[row])
         for way in range(2):
             trace_back(way, length[row], weight[way], own, slopes[row, way], found[row, way], size)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.datasets.tokenizers import PAD
-from diffmask.tasks.bilstm.lstm import bidirectional_states, suits
+from diffmask.tasks.bilstm.lstm import bidirectional_states, kernel_supported
 from diffmask.tasks.bilstm.pair_loss import Given, pair_logits, pair_loss
 
 Tokens = Int[Tensor, "row token"]
@@ -18,28 +18,28 @@ States = Float[Tensor, "row token width"]
 Vectors = Float[Tensor, "word size"]
 
 
-def beginning_with(vectors: Vectors) -> nn.Embedding:
+def embedding_from(vectors: Vectors) -> nn.Embedding:
     """An embedding of its own that begins with these vectors, padding's at zero."""
     begun = vectors.clone()
     begun[PAD] = 0.0
     return nn.Embedding.from_pretrained(begun, freeze=False, padding_idx=PAD)
 
 
-class Reader(nn.Module):
+class BiLSTMEncoder(nn.Module):
     """One layer of LSTM in each direction, `width` each."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
-        self.onward = nn.LSTM(size, width, batch_first=True)
-        self.back = nn.LSTM(size, width, batch_first=True)
+        self.forward_lstm = nn.LSTM(size, width, batch_first=True)
+        self.backward_lstm = nn.LSTM(size, width, batch_first=True)
 
     def forward(self, embedding: nn.Embedding, tokens: Tokens, present: Mask) -> States:
         """The states at every token."""
-        return bidirectional_states(self.onward, self.back, embedding(tokens), present.sum(dim=1))
+        return bidirectional_states(self.forward_lstm, self.backward_lstm, embedding(tokens), present.sum(dim=1))
 
     def ends(self, states: States, present: Mask) -> Float[Tensor, "row width"]:
         """The last state of each direction, side by side."""
-        width, row = self.onward.hidden_size, torch.arange(len(present), device=present.device)
+        width, row = self.forward_lstm.hidden_size, torch.arange(len(present), device=present.device)
         last = states[row, present.sum(dim=1) - 1]
         return torch.cat([last[:, :width], states[:, 0, width:]], dim=-1)
 
@@ -73,7 +73,7 @@ class Classifier(nn.Module):
         """Mean cross-entropy of the answers to what `forward` takes."""
         return cross_entropy(self(**given), target)
 
-    def answers(self, given: Given) -> Float[Tensor, "row class"]:
+    def inference_logits(self, given: Given) -> Float[Tensor, "row class"]:
         """The logits of the classes."""
         return self(**given)
 
@@ -83,15 +83,15 @@ class SingleBiLSTM(Classifier):
 
     def __init__(self, embedding: Vectors, width: int, classes: int) -> None:
         super().__init__()
-        self.embedding = beginning_with(embedding)
-        self.reader = Reader(embedding.shape[1], width)
+        self.embedding = embedding_from(embedding)
+        self.encoder = BiLSTMEncoder(embedding.shape[1], width)
         self.states = nn.Identity()
         self.pooling = AttentionPooling(width, asked=False)
         self.answer = nn.Linear(2 * width, classes)
 
     def forward(self, tokens: Tokens, present: Mask, attended: Mask) -> Float[Tensor, "row class"]:
         """The logits of the classes."""
-        states = self.states(self.reader(self.embedding, tokens, present))
+        states = self.states(self.encoder(self.embedding, tokens, present))
         return self.answer(self.pooling(states, attended, None))
 
 
@@ -100,10 +100,10 @@ class PairBiLSTM(Classifier):
 
     def __init__(self, embedding: Vectors, width: int, classes: int) -> None:
         super().__init__()
-        self.embedding = beginning_with(embedding)
-        self.reader = Reader(embedding.shape[1], width)
-        self.question_embedding = beginning_with(embedding)
-        self.question_reader = Reader(embedding.shape[1], width)
+        self.embedding = embedding_from(embedding)
+        self.encoder = BiLSTMEncoder(embedding.shape[1], width)
+        self.question_embedding = embedding_from(embedding)
+        self.question_encoder = BiLSTMEncoder(embedding.shape[1], width)
         self.states = nn.Identity()
         self.pooling = AttentionPooling(width, asked=True)
         self.pooled, self.asked = nn.Linear(2 * width, width), nn.Linear(2 * width, width)
@@ -118,9 +118,9 @@ class PairBiLSTM(Classifier):
         pair_present: Bool[Tensor, "row word"],
     ) -> Float[Tensor, "row class"]:
         """The logits of the classes."""
-        asked = self.question_reader(self.question_embedding, pair, pair_present)
-        question = self.question_reader.ends(asked, pair_present)
-        states = self.states(self.reader(self.embedding, tokens, present))
+        asked = self.question_encoder(self.question_embedding, pair, pair_present)
+        question = self.question_encoder.ends(asked, pair_present)
+        states = self.states(self.encoder(self.embedding, tokens, present))
         context = self.pooling(states, attended, question)
         return self.answer((self.pooled(context) + self.asked(question)).tanh())
 
@@ -128,9 +128,9 @@ class PairBiLSTM(Classifier):
         """Of a small model, by a kernel that reads real tokens only."""
         return pair_loss(self, given, target) if self._compiles() else super().loss(given, target)
 
-    def answers(self, given: Given) -> Float[Tensor, "row class"]:
+    def inference_logits(self, given: Given) -> Float[Tensor, "row class"]:
         """Of a small model, by the same kernel: without sites, and without slopes."""
-        return pair_logits(self, given) if self._compiles() else super().answers(given)
+        return pair_logits(self, given) if self._compiles() else super().inference_logits(given)
 
     def _compiles(self) -> bool:
-        return suits(self.reader.onward, self.embedding.weight)
+        return kernel_supported(self.encoder.forward_lstm, self.embedding.weight)

@@ -18,7 +18,7 @@ from diffmask.tasks.bilstm.lstm_kernel import (
     ONE,
     Floats,
     Ints,
-    Memory,
+    LSTMTrace,
     Size,
     add_product,
     add_products,
@@ -37,10 +37,10 @@ class Linear(NamedTuple):
     """A weight [out, in], and the same turned."""
 
     weight: Floats
-    turned: Floats
+    transposed: Floats
 
 
-class Reading(NamedTuple):
+class BiLSTMWeights(NamedTuple):
     """An LSTM in both directions."""
 
     inputs: Floats
@@ -49,11 +49,11 @@ class Reading(NamedTuple):
     """What the state before adds, one for each way."""
 
 
-class Pair(NamedTuple):
+class PairWeights(NamedTuple):
     """The model."""
 
-    text: Reading
-    question: Reading
+    text: BiLSTMWeights
+    question: BiLSTMWeights
     state: Linear
     """W of the attention, one for each way."""
     attention: Linear
@@ -69,7 +69,7 @@ class Pair(NamedTuple):
     answer_bias: Floats
 
 
-class Rows(NamedTuple):
+class RowActivations(NamedTuple):
     """What is computed once a row, [row, ...]: from it and its slopes follow those of all weights but some."""
 
     question: Floats
@@ -83,8 +83,8 @@ class Rows(NamedTuple):
     of_logits: Floats
 
 
-class Slopes(NamedTuple):
-    """The slopes of weights that every token adds to; those of LSTMs as `turned` is laid out."""
+class PairGradients(NamedTuple):
+    """The slopes of weights that every token adds to; those of LSTMs as `transposed` is laid out."""
 
     text_inputs: Floats
     text: Floats
@@ -94,7 +94,7 @@ class Slopes(NamedTuple):
     score: Floats
 
 
-class Texts(NamedTuple):
+class PairInputs(NamedTuple):
     """The rows that are asked about."""
 
     tokens: Ints
@@ -104,11 +104,11 @@ class Texts(NamedTuple):
     pair_length: Ints
 
 
-class Scratch(NamedTuple):
+class RowBuffers(NamedTuple):
     """What is known of the row at hand."""
 
-    text: Memory
-    asked: Memory
+    text: LSTMTrace
+    asked: LSTMTrace
     hidden: Floats
     """tanh(W v_t + U q), [token, width]."""
     alpha: Floats
@@ -120,11 +120,11 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def scratch_for(tokens: int, words: int, size: Size) -> Scratch:
+def scratch_for(tokens: int, words: int, size: Size) -> RowBuffers:
     """Room for a text of so many tokens and a question of so many words."""
     width, longest = 4 * len(size), max(tokens, words)
     hidden = np.empty((tokens, width), np.float32)
-    return Scratch(
+    return RowBuffers(
         memory_for(tokens, size),
         memory_for(words, size),
         hidden,
@@ -149,13 +149,13 @@ def dot(left: Floats, right: Floats, count: int) -> np.float32:
 
 
 @compiled
-def attend(model: Pair, length: int, attended: Bools, question: Floats, kept: Scratch, size: Size) -> None:
+def attend(model: PairWeights, length: int, attended: Bools, question: Floats, kept: RowBuffers, size: Size) -> None:
     """Fills hidden and alpha; a token that may not be attended to has none."""
     width = 4 * len(size)
     asked, alpha, states = kept.asked_for, kept.alpha, kept.text.states
     for j in range(width):
         asked[j] = model.attention_bias[j]
-    add_product(asked, question, model.attention.turned, 2 * width, width)
+    add_product(asked, question, model.attention.transposed, 2 * width, width)
     largest, whole = -np.inf, ZERO
     for token in range(length):
         if attended[token]:
@@ -163,7 +163,7 @@ def attend(model: Pair, length: int, attended: Bools, question: Floats, kept: Sc
             for j in range(width):
                 hidden[j] = asked[j]
             for way in range(2):
-                add_product(hidden, states[way, token + 1], model.state.turned[way], width, width)
+                add_product(hidden, states[way, token + 1], model.state.transposed[way], width, width)
             for j in range(width):
                 hidden[j] = tanh(hidden[j])
             alpha[token] = dot(hidden, model.score, width)
@@ -177,15 +177,17 @@ def attend(model: Pair, length: int, attended: Bools, question: Floats, kept: Sc
 
 
 @compiled
-def answer_row(model: Pair, texts: Texts, row: int, kept: Scratch, rows: Rows, size: Size) -> None:
+def answer_row(
+    model: PairWeights, texts: PairInputs, row: int, kept: RowBuffers, rows: RowActivations, size: Size
+) -> None:
     """Fills the row's question, context, combined and logits."""
     width, length, pair_length = 4 * len(size), texts.length[row], texts.pair_length[row]
     question, context = rows.question[row], rows.context[row]
     combined, logits = rows.combined[row], rows.logits[row]
     for way in range(2):
         asked, text = model.question, model.text
-        read(way, asked.inputs, texts.pair[row], pair_length, asked.recurrent.turned[way], kept.asked, size)
-        read(way, text.inputs, texts.tokens[row], length, text.recurrent.turned[way], kept.text, size)
+        read(way, asked.inputs, texts.pair[row], pair_length, asked.recurrent.transposed[way], kept.asked, size)
+        read(way, text.inputs, texts.tokens[row], length, text.recurrent.transposed[way], kept.text, size)
     question[:width] = kept.asked.states[0, pair_length]
     question[width:] = kept.asked.states[1, 1]
     attend(model, length, texts.attended[row], question, kept, size)
@@ -198,17 +200,23 @@ def answer_row(model: Pair, texts: Texts, row: int, kept: Scratch, rows: Rows, s
                 mean[j] += share * state[j]
     for j in range(width):
         combined[j] = model.combined_bias[j]
-    add_product(combined, context, model.pooled.turned, 2 * width, width)
-    add_product(combined, question, model.asked.turned, 2 * width, width)
+    add_product(combined, context, model.pooled.transposed, 2 * width, width)
+    add_product(combined, question, model.asked.transposed, 2 * width, width)
     for j in range(width):
         combined[j] = tanh(combined[j])
     logits[:] = model.answer_bias
-    add_product(logits, combined, model.answer.turned, width, len(logits))
+    add_product(logits, combined, model.answer.transposed, width, len(logits))
 
 
 @compiled
 def learn_attention(
-    model: Pair, length: int, of_context: Floats, of_attention: Floats, kept: Scratch, slopes: Slopes, size: Size
+    model: PairWeights,
+    length: int,
+    of_context: Floats,
+    of_attention: Floats,
+    kept: RowBuffers,
+    slopes: PairGradients,
+    size: Size,
 ) -> None:
     """From the slope of the context to those of the text's states, of U q, and of the attention's weights."""
     width, states, alpha = 4 * len(size), kept.text.states, kept.alpha
@@ -240,11 +248,11 @@ def learn_attention(
 
 @compiled
 def learn_reading(
-    reading: Reading,
+    reading: BiLSTMWeights,
     place: Ints,
     length: int,
-    memory: Memory,
-    kept: Scratch,
+    memory: LSTMTrace,
+    kept: RowBuffers,
     of_inputs: Floats,
     of_weight: Floats,
     size: Size,
@@ -262,7 +270,15 @@ def learn_reading(
 
 
 @compiled
-def learn_row(model: Pair, texts: Texts, row: int, kept: Scratch, rows: Rows, slopes: Slopes, size: Size) -> None:
+def learn_row(
+    model: PairWeights,
+    texts: PairInputs,
+    row: int,
+    kept: RowBuffers,
+    rows: RowActivations,
+    slopes: PairGradients,
+    size: Size,
+) -> None:
     """From the slope of the row's logits to that of everything before."""
     width, length, pair_length = 4 * len(size), texts.length[row], texts.pair_length[row]
     combined, of_combined, of_logits = rows.combined[row], rows.of_combined[row], rows.of_logits[row]
@@ -287,7 +303,7 @@ def learn_row(model: Pair, texts: Texts, row: int, kept: Scratch, rows: Rows, sl
 
 
 @compiled
-def answers(model: Pair, texts: Texts, rows: Rows, size: Size) -> None:
+def forward_rows(model: PairWeights, texts: PairInputs, rows: RowActivations, size: Size) -> None:
     """Fills the logits of all rows."""
     kept = scratch_for(texts.tokens.shape[1], texts.pair.shape[1], size)
     for row in range(len(texts.length)):
@@ -295,7 +311,9 @@ def answers(model: Pair, texts: Texts, rows: Rows, size: Size) -> None:
 
 
 @compiled
-def learn(model: Pair, texts: Texts, target: Ints, rows: Rows, slopes: Slopes, size: Size) -> None:
+def learn(
+    model: PairWeights, texts: PairInputs, target: Ints, rows: RowActivations, slopes: PairGradients, size: Size
+) -> None:
     """Fills the logits, and the slopes of their mean cross-entropy."""
     kept = scratch_for(texts.tokens.shape[1], texts.pair.shape[1], size)
     count = np.float32(len(target))

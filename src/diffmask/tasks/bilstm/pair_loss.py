@@ -26,12 +26,12 @@ def pair_loss(model: "PairBiLSTM", given: Given, target: Int[Tensor, " row"]) ->
 def pair_logits(model: "PairBiLSTM", given: Given) -> Float[Tensor, "row class"]:
     """The logits alone."""
     from diffmask.tasks.bilstm import pair_kernel
-    from diffmask.tasks.bilstm.pair_kernel import Rows, Texts
+    from diffmask.tasks.bilstm.pair_kernel import PairInputs, RowActivations
 
-    learned, texts = _learned(model), Texts(*arrays(*_texts(given)))
+    learned, texts = _learned(model), PairInputs(*arrays(*_texts(given)))
     rows = _rows(learned, len(texts.tokens))
     _, _, _, logits, *_ = rows
-    pair_kernel.answers(_pair(learned), texts, Rows(*arrays(*rows)), _size(learned))
+    pair_kernel.forward_rows(_pair(learned), texts, RowActivations(*arrays(*rows)), _size(learned))
     return logits
 
 
@@ -43,13 +43,13 @@ def _texts(given: Given) -> list[Tensor]:
 
 def _learned(model: "PairBiLSTM") -> tuple[Tensor, ...]:
     """All that is learned, as the kernel takes it; words enter the gates by E W, of few words a small product."""
-    pooling, text, question = model.pooling, model.reader, model.question_reader
+    pooling, text, question = model.pooling, model.encoder, model.question_encoder
     assert pooling.question is not None  # A model of pairs asks.
     return (
-        input_gates(text.onward, text.back, model.embedding.weight),
-        recurrent(text.onward, text.back),
-        input_gates(question.onward, question.back, model.question_embedding.weight),
-        recurrent(question.onward, question.back),
+        input_gates(text.forward_lstm, text.backward_lstm, model.embedding.weight),
+        recurrent(text.forward_lstm, text.backward_lstm),
+        input_gates(question.forward_lstm, question.backward_lstm, model.question_embedding.weight),
+        recurrent(question.forward_lstm, question.backward_lstm),
         pooling.state.weight,
         pooling.question.weight,
         pooling.score.weight,
@@ -70,18 +70,18 @@ def _size(learned: tuple[Tensor, ...]) -> Any:
 
 def _pair(learned: tuple[Tensor, ...]) -> Any:
     """The kernel's model."""
-    from diffmask.tasks.bilstm.pair_kernel import Linear, Pair, Reading
+    from diffmask.tasks.bilstm.pair_kernel import BiLSTMWeights, Linear, PairWeights
 
     def linear(weight: Tensor) -> Linear:
         return Linear(*arrays(weight.contiguous(), weight.transpose(-1, -2).contiguous()))
 
-    def reading(inputs: Tensor, weight: Tensor) -> Reading:
+    def reading(inputs: Tensor, weight: Tensor) -> BiLSTMWeights:
         (folded,) = arrays(inputs.view(len(inputs), 2, -1))
-        return Reading(folded, linear(weight))
+        return BiLSTMWeights(folded, linear(weight))
 
     text, of_text, question, of_question, state, attention, score, pooled, asked, answer, *biases = learned
     width = state.shape[0]
-    return Pair(
+    return PairWeights(
         reading(text, of_text),
         reading(question, of_question),
         linear(state.view(width, 2, width).transpose(0, 1)),
@@ -104,7 +104,7 @@ class _PairLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, target: Tensor, texts: list[Tensor], *learned: Tensor) -> Tensor:
         from diffmask.tasks.bilstm import pair_kernel
-        from diffmask.tasks.bilstm.pair_kernel import Rows, Slopes, Texts
+        from diffmask.tasks.bilstm.pair_kernel import PairGradients, PairInputs, RowActivations
 
         width, rows = learned[4].shape[0], _rows(learned, len(target))
         shapes = (learned[0].shape, (2, width, 4 * width), learned[2].shape, (2, width, 4 * width), (2, width, width))
@@ -112,10 +112,10 @@ class _PairLoss(torch.autograd.Function):
         folded = [slope.view(len(slope), 2, -1) if slope.dim() == 2 else slope for slope in slopes]
         pair_kernel.learn(
             _pair(learned),
-            Texts(*arrays(*texts)),
+            PairInputs(*arrays(*texts)),
             *arrays(target),
-            Rows(*arrays(*rows)),
-            Slopes(*arrays(*folded)),
+            RowActivations(*arrays(*rows)),
+            PairGradients(*arrays(*folded)),
             _size(learned),
         )
         question, context, combined, logits, of_attention, of_combined, of_logits = rows

@@ -20,7 +20,7 @@ from diffmask.tasks.bilstm.model import Classifier
 from diffmask.tasks.bilstm.training import logits_by_length
 
 if TYPE_CHECKING:
-    from diffmask.tasks.bilstm.config import BiLSTM
+    from diffmask.tasks.bilstm.config import BiLSTMConfig
 
 Logits = Float[Tensor, "row class"]
 Labels = Int[Tensor, " row"]
@@ -70,7 +70,7 @@ def auroc(logits: Logits, target: Labels) -> float:
 SCORES = {"accuracy": accuracy, "macro-f1": macro_f1, "auroc": auroc}
 
 
-class WordClassification(Task):
+class BiLSTMClassification(Task):
     """The model, its vocabulary and its rows; sites are the text's embedding and the states that are pooled.
 
     Rows carry the question in `inputs` and, where it is known, the evidence in `token_inputs`.
@@ -81,7 +81,7 @@ class WordClassification(Task):
 
     def __init__(
         self,
-        recipe: "BiLSTM",
+        recipe: "BiLSTMConfig",
         vocabulary: Vocabulary,
         names: Sequence[str],
         model: Classifier,
@@ -98,9 +98,9 @@ class WordClassification(Task):
         """The mean cross-entropy of a batch, to learn from."""
         return self.classifier.loss(self._given(batch), batch.target)
 
-    def answers(self, batch: Batch) -> Float[Tensor, "row class"]:
+    def inference_logits(self, batch: Batch) -> Float[Tensor, "row class"]:
         """The logits, where nobody edits the model or asks for slopes: faster."""
-        return self.classifier.answers(self._given(batch))
+        return self.classifier.inference_logits(self._given(batch))
 
     @property
     def classifier(self) -> Classifier:
@@ -135,7 +135,7 @@ class WordClassification(Task):
         """Accuracy or macro-F1, as is usual for the data set."""
         return SCORES[self.recipe.preset.metric](logits, target)
 
-    def selection(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
+    def selection_score(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
         """The score that chooses the best epoch."""
         return SCORES[self.recipe.preset.selection](logits, target)
 
@@ -175,14 +175,14 @@ class WordClassification(Task):
             asked = " ".join(words) + "? "
         return f"{asked}The model says {self.names[int(chosen.indices)]} with {float(chosen.values):.3f}."
 
-    def retrain(self, data: Mapping[str, Batch], seed: int) -> "WordClassification":
+    def retrain(self, data: Mapping[str, Batch], seed: int) -> "BiLSTMClassification":
         """A fresh model trained on other rows: as published, the seed's second, which begins with weights of its own.
 
         From the first one's weights it would learn to attend to the same places, and find the masks there.
         """
-        fresh, source = self.recipe.begin(len(self.vocabulary), len(self.names), self.paired, seed, earlier=1)
-        task = WordClassification(self.recipe, self.vocabulary, self.names, fresh, data)
-        self.recipe.training.run(task, source)
+        fresh, source = self.recipe.init_model(len(self.vocabulary), len(self.names), self.paired, seed, earlier=1)
+        task = BiLSTMClassification(self.recipe, self.vocabulary, self.names, fresh, data)
+        self.recipe.training.train(task, source)
         return task
 
 

@@ -25,7 +25,7 @@ BEGUN = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordTraining:
+class BiLSTMTraining:
     """AMSGrad with a little weight decay, as published; the first epoch that is best on the validation rows is kept."""
 
     epochs: int
@@ -47,7 +47,7 @@ class WordTraining:
     """
 
     @single_threaded()
-    def run(self, task: Any, source: torch.Generator) -> list[float]:
+    def train(self, task: Any, source: torch.Generator) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch."""
         model, valid = task.model, task.data["valid"]
         optimizer = self.optimizer(model)
@@ -57,7 +57,7 @@ class WordTraining:
             begun |= self._epoch(task, optimizer, source) < least_known(task.data["train"].target) - BEGUN
             loader_draws(source)
             logits = logits_by_length(task, valid)
-            scores.append(task.selection(logits, valid.target))
+            scores.append(task.selection_score(logits, valid.target))
             loss = float(cross_entropy(logits, valid.target))
             logger.debug("epoch %d: score %.4f and loss %.4f on validation rows", epoch + 1, scores[-1], loss)
             better = scores[-1] > max(scores[:-1], default=-1.0)
@@ -164,7 +164,7 @@ def logits_by_length(task: Any, batch: Batch, size: int = 512) -> Float[Tensor, 
     length = batch.present.sum(dim=1)
     order = length.argsort(stable=True)
     cuts = _cuts(length[order].tolist(), size)
-    parts = [task.answers(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
+    parts = [task.inference_logits(batch[order[start:end]].trim()) for start, end in pairwise(cuts)]
     return torch.cat(parts)[order.argsort()]
 
 

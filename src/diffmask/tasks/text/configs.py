@@ -9,9 +9,9 @@ from diffmask.datasets.loading import load_data, packaged_encoder
 from diffmask.datasets.tables import DataSet, Example
 from diffmask.errors import InputError, TaskError
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.encoding import Reading
+from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import Origin, load_tokenizer
+from diffmask.tasks.text.pretrained import FineTuningSource, load_tokenizer
 
 PROBLEMS = {
     "classes": "single_label_classification",
@@ -22,7 +22,7 @@ PROBLEMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextRecipe(Reading, TaskConfig, ABC):
+class TextTaskConfig(TextEncodingConfig, TaskConfig, ABC):
     """A model on a data set of texts."""
 
     model: str
@@ -44,10 +44,10 @@ class TextRecipe(Reading, TaskConfig, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextTask(TextRecipe):
+class TextClassificationConfig(TextTaskConfig):
     """A trained classifier on a data set."""
 
-    name: ClassVar[str] = "text"
+    name: ClassVar[str] = "text-classification"
 
     model: str
     """Folder or hub id of the classifier."""
@@ -56,14 +56,14 @@ class TextTask(TextRecipe):
 
     def build(self, seed: int) -> Task:
         """The classifier as it is."""
-        return TextClassification(self.model, **_splits(self.dataset()), reading=self, encoder=self.encoder)
+        return TextClassification(self.model, **_splits(self.dataset()), encoding=self, encoder=self.encoder)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedTask(FineTuning, TextRecipe):
+class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
     """An encoder fine-tuned on a data set."""
 
-    name: ClassVar[str] = "fine-tuned-text"
+    name: ClassVar[str] = "fine-tuned-classification"
 
     model: str = "minilm"
     """Folder or hub id of the encoder; `minilm` is packaged."""
@@ -73,8 +73,8 @@ class FineTunedTask(FineTuning, TextRecipe):
     def build(self, seed: int) -> TextClassification:
         """The encoder with an untrained head."""
         found = self.dataset()
-        model = Origin(self.model, self.tuning).classifier(self._outputs(found), PROBLEMS[self.answers], seed)
-        return TextClassification(model, load_tokenizer(packaged_encoder(self.model)), **_splits(found), reading=self)
+        model = FineTuningSource(self.model, self.tuning).classifier(self._outputs(found), PROBLEMS[self.answers], seed)
+        return TextClassification(model, load_tokenizer(packaged_encoder(self.model)), **_splits(found), encoding=self)
 
     def _outputs(self, data: DataSet) -> tuple[str, ...]:
         """The names of the classifier's outputs."""
@@ -88,7 +88,7 @@ class FineTunedTask(FineTuning, TextRecipe):
         """Fine-tune all of it."""
         if not isinstance(task, TextClassification):
             raise TaskError(f"{type(task).__name__} is not a text task; build it with this recipe")
-        self.run(task, seed)
+        self.fine_tune(task, seed)
 
 
 def _spread(examples: list[Example], count: int | None) -> list[Example]:

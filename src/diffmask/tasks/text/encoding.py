@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.datasets.eraser import Marked
+from diffmask.datasets.eraser import RationaleExample
 from diffmask.datasets.tables import Columns, Example
 from diffmask.errors import InputError, InputWarning
 
@@ -21,12 +21,12 @@ EVIDENCE = "evidence"
 """Name of the marks among a batch's inputs a token; the model is not given them."""
 
 
-def with_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]) -> Batch:
+def add_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]) -> Batch:
     """The batch with 1 at each token of the first text that shares a character with the evidence; 0 elsewhere.
 
     Where no example is marked the batch stays as it is.
     """
-    if not any(isinstance(example, Marked) for example in examples):
+    if not any(isinstance(example, RationaleExample) for example in examples):
         return batch
     marks = torch.zeros(batch.tokens.shape)
     for row, (number, encoding) in enumerate(zip(sources, encodings, strict=True)):
@@ -37,7 +37,7 @@ def with_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[i
 
 
 def _marks(example: Example, encoding: Any) -> list[float]:
-    if not isinstance(example, Marked):
+    if not isinstance(example, RationaleExample):
         return [0.0] * len(encoding.ids)
     inside = [0] * (len(example.text) + 1)
     for first, last in example.evidence:
@@ -50,7 +50,7 @@ def _marks(example: Example, encoding: Any) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(Columns):
+class TextEncodingConfig(Columns):
     """How texts are read."""
 
     segments: Literal["both", "first", "second"] = "both"
@@ -64,7 +64,7 @@ class Reading(Columns):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedBatch:
     """A batch with what leads from its rows and tokens back to the texts."""
 
     batch: Batch
@@ -75,11 +75,11 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Reader:
-    """A fast tokenizer with the choices of a `Reading`."""
+class TextEncoder:
+    """A fast tokenizer with the choices of a `TextEncodingConfig`."""
 
     tokenizer: Any
-    reading: Reading
+    config: TextEncodingConfig
     limit: int | None
     """The model's own limit."""
 
@@ -95,7 +95,7 @@ class Reader:
     @property
     def longest(self) -> int | None:
         """The longest row, in tokens."""
-        known = [size for size in (self.reading.max_tokens, self.limit) if size is not None]
+        known = [size for size in (self.config.max_tokens, self.limit) if size is not None]
         return min(known) if known else None
 
     def encode(self, examples: Sequence[Example]) -> tuple[list[int], list[Any]]:
@@ -105,13 +105,13 @@ class Reader:
         pairs = [example.pair for example in examples]
         if any(pair is None for pair in pairs) != all(pair is None for pair in pairs):
             raise InputError("some rows are pairs and some are single texts; give one kind at a time")
-        strides = self.reading.long == "stride" and pairs[0] is None
+        strides = self.config.long == "stride" and pairs[0] is None
         found = self.tokenizer(
             [example.text for example in examples],
             None if pairs[0] is None else pairs,
             truncation="longest_first" if self.longest else "do_not_truncate",
             max_length=self.longest,
-            stride=self.reading.overlap if strides else 0,
+            stride=self.config.overlap if strides else 0,
             return_overflowing_tokens=True,
         )
         rows = list(zip(found["overflow_to_sample_mapping"], found.encodings, strict=True))
@@ -149,7 +149,7 @@ class Reader:
         """Tokens of the chosen segments that the text itself brought, special tokens typed into it excepted."""
         # An unknown word is a special token to the tokenizer, and a word to everybody else.
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
-        wanted = {"both": (0, 1), "first": (0,), "second": (1,)}[self.reading.segments]
+        wanted = {"both": (0, 1), "first": (0,), "second": (1,)}[self.config.segments]
         return [
             segment in wanted and token not in special
             for token, segment in zip(encoding.ids, encoding.sequence_ids, strict=True)

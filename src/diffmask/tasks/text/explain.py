@@ -15,7 +15,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation, Prediction, split_units
 from diffmask.explanation.text_units import ReadRow, Token
-from diffmask.tasks.text.encoding import Encoded
+from diffmask.tasks.text.encoding import EncodedBatch
 
 if TYPE_CHECKING:
     from diffmask.tasks.classification import TextClassification
@@ -49,7 +49,7 @@ class _Text:
     task: "TextClassification"
     explainer: Explainer
     example: Example
-    encoded: Encoded
+    encoded: EncodedBatch
     rows: list[int]
 
     @cached_property
@@ -74,7 +74,7 @@ class _Text:
         return float(divergence(original, masked).mean()), self.task.predictions(average(masked))[0]
 
 
-def places_of(encoded: Encoded, rows: Sequence[int]) -> dict[Token, list[tuple[int, int]]]:
+def places_of(encoded: EncodedBatch, rows: Sequence[int]) -> dict[Token, list[tuple[int, int]]]:
     """Each maskable token of a text with the rows, counted from its first, and columns where it stands."""
     found: dict[Token, list[tuple[int, int]]] = {}
     for line, row in enumerate(rows):
@@ -93,7 +93,7 @@ def places_of(encoded: Encoded, rows: Sequence[int]) -> dict[Token, list[tuple[i
     return found
 
 
-def row_words(example: Example, encoded: Encoded, row: int) -> ReadRow:
+def row_words(example: Example, encoded: EncodedBatch, row: int) -> ReadRow:
     """The words of one row's text; what lies between them, tokens that may not be masked included, are gaps."""
     places = places_of(encoded, [row])
     columns = [column for where in places.values() for _, column in where]

@@ -18,7 +18,7 @@ from diffmask.core.training import generator, minibatches, progress_bar, seeded
 from diffmask.errors import TaskError
 
 
-def partly_masked(task: Task, batch: Batch, rows: float, source: torch.Generator) -> Batch:
+def mask_random_tokens(task: Task, batch: Batch, rows: float, source: torch.Generator) -> Batch:
     """The batch with a share of its rows masked, the last ones: each by a share of its own, token by token."""
     if rows == 0:
         return batch
@@ -56,7 +56,7 @@ class FineTuning:
         """These choices alone, without those of a recipe that has more."""
         return FineTuning(**{field.name: getattr(self, field.name) for field in fields(FineTuning)})
 
-    def run(self, task: Task, seed: int) -> list[float]:
+    def fine_tune(self, task: Task, seed: int) -> list[float]:
         """Train the task's model in place; its score on the validation rows after each epoch, where there are any."""
         model, source = task.model, generator(seed, "fine-tuning")
         masks = generator(seed, "masked fine-tuning")
@@ -71,7 +71,7 @@ class FineTuning:
                 model.train().requires_grad_(True)
                 for batch in minibatches(task.data["train"], self.batch_size, source, pool=50):
                     optimizer.zero_grad()
-                    seen = partly_masked(task, batch, self.masked, masks)
+                    seen = mask_random_tokens(task, batch, self.masked, masks)
                     loss = -task.forward_train(seen).log_prob(seen.target).mean()
                     loss.backward()
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -94,7 +94,7 @@ class FineTuning:
         plain = task.data["valid"]
         if not self.masked:
             return [plain]
-        return [plain, partly_masked(task, plain, 1.0, generator(seed, "masked validation"))]
+        return [plain, mask_random_tokens(task, plain, 1.0, generator(seed, "masked validation"))]
 
 
 def _rate(progress: float) -> float:

@@ -136,7 +136,7 @@ class MultilabelHead(Head):
         return Prediction(self._named(row), float(torch.sigmoid(row.abs()).prod()))
 
 
-class Numbers(Head):
+class RegressionHead(Head):
     """Normal of unit deviation around each number, so that KL is half the squared change; its score is R squared."""
 
     def answer(self, values: Float[Tensor, "row output"]) -> Distribution:
@@ -171,7 +171,7 @@ class Numbers(Head):
 HEADS: Mapping[str, type[Head]] = {
     "single_label_classification": MulticlassHead,
     "multi_label_classification": MultilabelHead,
-    "regression": Numbers,
+    "regression": RegressionHead,
 }
 """By the name that `transformers` gives them as `config.problem_type`."""
 

@@ -18,10 +18,10 @@ from diffmask.errors import InputError, SiteError
 ROWS, TOKENS = 2, 7
 """Shape of the probing pass: two different numbers, so that the axes can be told apart."""
 
-Run = Callable[[Int[Tensor, "row token"]], Tensor]
+ForwardPass = Callable[[Int[Tensor, "row token"]], Tensor]
 
 
-def find_sites(model: nn.Module, embedding: nn.Module, run: Run, depth: int | None = None) -> dict[str, Site]:
+def find_sites(model: nn.Module, embedding: nn.Module, run: ForwardPass, depth: int | None = None) -> dict[str, Site]:
     """Sites `embedding`, `block1` .. `blockN` (the input of each block) and `output` (of the last).
 
     Blocks are the members of the module list whose members are called most often on states with a row and a token
@@ -50,7 +50,7 @@ def find_sites(model: nn.Module, embedding: nn.Module, run: Run, depth: int | No
     return {"embedding": first, **sites}
 
 
-def probe(run: Run, embedding: nn.Module, turn: int = 0) -> Tensor:
+def probe(run: ForwardPass, embedding: nn.Module, turn: int = 0) -> Tensor:
     """One small pass; other tokens at every turn."""
     weight = cast(Tensor, embedding.weight)
     tokens = (torch.arange(ROWS * TOKENS, device=weight.device) + 5 * turn) % len(weight)

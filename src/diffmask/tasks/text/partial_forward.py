@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from diffmask.core.hooks import Site, editing, frozen, skip_modules
 from diffmask.errors import SiteError
-from diffmask.tasks.text.inspection import Run, probe
+from diffmask.tasks.text.inspection import ForwardPass, probe
 
 
 @dataclass(frozen=True)
-class Shortcut:
+class PartialForward:
     """Which modules may be skipped on the way to which site."""
 
     below: Mapping[str, tuple[str, ...]]
@@ -28,26 +28,30 @@ class Shortcut:
         return skip_modules(model, self.below[site], members=self.members)
 
 
-NO_SHORTCUT = Shortcut({}, members=0)
+FULL_FORWARD = PartialForward({}, members=0)
 
 
-def find_shortcut(model: nn.Module, sites: Mapping[str, Site], embedding: nn.Module, run: Run) -> Shortcut:
+def find_partial_forward(
+    model: nn.Module, sites: Mapping[str, Site], embedding: nn.Module, run: ForwardPass
+) -> PartialForward:
     """The blocks to skip, if the answer is then what it was: found by trying it, with each form of answer."""
     blocks = [site for name, site in sites.items() if name.startswith("block")]
     if any(site.call is not None for site in blocks):
-        return NO_SHORTCUT  # one module called many times: skipping it would skip what comes after, too
+        return FULL_FORWARD  # one module called many times: skipping it would skip what comes after, too
     modules = tuple(site.module for site in blocks)
     names = [name for name in sites if name not in ("embedding", "block1")]
     below = dict(zip(names, (modules[: index + 1] for index in range(len(names))), strict=True))
     with frozen(model), torch.no_grad():
         for members in (0, 1, 2):
-            found = Shortcut(below, members)
+            found = PartialForward(below, members)
             if all(_arrives(found, model, name, sites[name], embedding, run) for name in names):
                 return found
-    return NO_SHORTCUT
+    return FULL_FORWARD
 
 
-def _arrives(shortcut: Shortcut, model: nn.Module, name: str, site: Site, embedding: nn.Module, run: Run) -> bool:
+def _arrives(
+    shortcut: PartialForward, model: nn.Module, name: str, site: Site, embedding: nn.Module, run: ForwardPass
+) -> bool:
     """Whether the short way to a site ends in the same answer as the long one."""
     seen: list[Tensor] = []
 

@@ -47,7 +47,7 @@ def load_tokenizer(name: str | Path) -> Any:
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Within this block `transformers` draws no progress bars and does not remark that a new head is new."""
     from transformers.utils import logging as library
 
@@ -63,7 +63,7 @@ def quietly() -> Iterator[None]:
 
 
 @contextmanager
-def keeping_attention(model: Any) -> Iterator[None]:
+def eager_attention(model: Any) -> Iterator[None]:
     """Within this block a transformer keeps its attention weights, which the faster kernels never hold."""
     kernel = getattr(model.config, "_attn_implementation", "eager")
     if kernel == "eager" or not hasattr(model, "set_attn_implementation"):
@@ -78,13 +78,13 @@ def keeping_attention(model: Any) -> Iterator[None]:
 
 def _from_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
     try:
-        with quietly():
+        with quiet_transformers():
             return kind.from_pretrained(str(name), **options)
     except (OSError, ValueError) as error:
         raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {str(error).splitlines()[0]}") from error
 
 
-def input_embedding(model: Any) -> Any:
+def token_embedding(model: Any) -> Any:
     """The module that turns token ids into vectors."""
     try:
         return model.get_input_embeddings()
@@ -92,7 +92,7 @@ def input_embedding(model: Any) -> Any:
         raise SiteError(f"{type(model).__name__} has no token embedding: {error}") from error
 
 
-def longest_input(model: Any, tokenizer: Any) -> int | None:
+def max_input_tokens(model: Any, tokenizer: Any) -> int | None:
     """The most tokens a row may have: what the tokenizer states and the position embeddings hold."""
     stated = [tokenizer.model_max_length] if tokenizer.model_max_length < UNLIMITED else []
     held = [
@@ -110,7 +110,7 @@ AS_A_RULE = FineTuning()
 
 
 @dataclass(frozen=True)
-class Origin:
+class FineTuningSource:
     """An encoder, where it is known, and how it becomes a classifier."""
 
     encoder: str | None = None
@@ -118,13 +118,13 @@ class Origin:
     tuning: FineTuning = AS_A_RULE
 
     @staticmethod
-    def of(config: Any) -> "Origin":
+    def of(config: Any) -> "FineTuningSource":
         """What a configuration says of it."""
         noted = getattr(config, NOTED, None)
         if not isinstance(noted, Mapping):
-            return Origin()
+            return FineTuningSource()
         chosen = {field.name: noted[field.name] for field in fields(FineTuning) if field.name in noted}
-        return Origin(noted.get("encoder"), FineTuning(**chosen))
+        return FineTuningSource(noted.get("encoder"), FineTuning(**chosen))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only."""
@@ -134,7 +134,7 @@ class Origin:
         """The encoder with an untrained head for outcomes of these names; it knows where it came from."""
         from transformers import AutoModelForSequenceClassification
 
-        with seeded(seed, "classifier"), quietly():
+        with seeded(seed, "classifier"), quiet_transformers():
             model = AutoModelForSequenceClassification.from_pretrained(
                 packaged_encoder(str(self.encoder)),
                 num_labels=len(names),
