@@ -22,7 +22,7 @@ from diffmask.methods.baselines import Random
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.metrics.amortised_report import Faithfulness, faithfulness
+from diffmask.metrics.amortised_report import FaithfulnessScores, score_faithfulness
 from diffmask.tasks.text.configs import TextClassificationConfig
 
 
@@ -31,7 +31,7 @@ class Row:
     """One method: means over seeds."""
 
     name: str
-    quality: Faithfulness
+    quality: FaithfulnessScores
     seconds: float
     """To explain all texts."""
     fit_seconds: float
@@ -68,9 +68,9 @@ def measure(method: Method, task: Task, texts: Batch, seeds: list[int]) -> tuple
         seconds = explainer.cost.seconds
         if seconds < 30:
             seconds = seconds_of(lambda fitted=explainer: fitted(texts), times=5)  # type: ignore[misc]
-        rows.append(Row(method.label, faithfulness(task, texts, scores), seconds, explainer.fit_cost.seconds))
+        rows.append(Row(method.label, score_faithfulness(task, texts, scores), seconds, explainer.fit_cost.seconds))
         print(f"  {method.label}, seed {seed}: {rows[-1]}", flush=True)
-    quality = Faithfulness(
+    quality = FaithfulnessScores(
         mean(row.quality.comprehensiveness for row in rows), mean(row.quality.sufficiency for row in rows)
     )
     return Row(
@@ -120,7 +120,7 @@ def main() -> None:
     gradients, _ = measure(IntegratedGradients(n_steps=50, baseline="auto", signed=True), task, texts, [0])
     rows += [gradients, measure(LeaveOneOut(), task, texts, [0])[0], measure(Random(), task, texts, [0])[0]]
     show(rows, once, len(texts), gradients)
-    print({key: value for key, value in fitted.diagnostics["student"].items() if key != "curve"})
+    print({key: value for key, value in fitted.diagnostics["network"].items() if key != "curve"})
 
 
 if __name__ == "__main__":

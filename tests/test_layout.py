@@ -16,8 +16,8 @@ ORDER = (
 )  # fmt: skip
 
 
-# A board shows itself, and its views are the report's; an amortised explainer says what it is worth.
-VIEWS = {"results": {"report"}, "methods": {"metrics", "workspace"}}
+# A board shows itself, and its views are the report's.
+VIEWS = {"results": {"report"}}
 
 
 def imports(file: Path) -> set[str]:

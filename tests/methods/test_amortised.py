@@ -13,9 +13,9 @@ from diffmask.core.distributions import flat_logits, from_logits, log_odds_gradi
 from diffmask.core.explainer import Explainer
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError, FitWarning
-from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer, middle_sites
-from diffmask.methods.amortised.objectives import draw_kept, draw_pointed
-from diffmask.methods.amortised.refine import posterior
+from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer, spread_sites
+from diffmask.methods.amortised.objectives import sample_guided_masks, sample_mask_pairs
+from diffmask.methods.amortised.refine import posterior_mean
 from diffmask.methods.amortised.training import parse_budget
 from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.ranks import rank_correlation
@@ -23,7 +23,7 @@ from support.linear import VALUES, Sum
 from support.small_words import WordsTask
 
 pytestmark = pytest.mark.usefixtures("cache")
-METHOD = Amortised(budget="2400 texts", width=32, batch_size=32, updates=4, learning_rate=5e-3)
+METHOD = Amortised(budget="2400 texts", width=32, batch_size=32, steps_per_batch=4, learning_rate=5e-3)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_class_that_is_not_the_answer_has_the_opposite_scores(explainer: Amort
 
 
 def test_a_model_that_adds_up_is_said_to(explainer: AmortisedExplainer) -> None:
-    found = explainer.diagnostics["student"]
+    found = explainer.diagnostics["network"]
     assert found["interaction"] < 1e-5
     assert found["residual"] < 0.02
     assert found["efficiency_gap"] < 0.1
@@ -70,7 +70,7 @@ def test_a_model_that_is_far_from_adding_up_is_named() -> None:
         found = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Whole()))
     assert any("not additive" in str(warning.message) for warning in caught)
     # f(S) + f(rest) - f(all) - f(none) = -8 of 8, unless all of a text's tokens, or none, are kept.
-    assert 0.5 < found.diagnostics["student"]["interaction"] <= 1
+    assert 0.5 < found.diagnostics["network"]["interaction"] <= 1
 
 
 def test_an_explanation_is_one_pass(explainer: AmortisedExplainer) -> None:
@@ -80,24 +80,24 @@ def test_an_explanation_is_one_pass(explainer: AmortisedExplainer) -> None:
 
 
 def test_held_out_texts_say_what_was_learned(explainer: AmortisedExplainer) -> None:
-    curve = explainer.diagnostics["student"]["curve"]
+    curve = explainer.diagnostics["network"]["curve"]
     assert curve[0]["texts"] == 0
     assert min(point["error"] for point in curve) < 0.05 * curve[0]["error"]
     assert curve[-1]["texts"] == 2400
 
 
 def test_held_out_texts_end_a_fit_that_gains_nothing() -> None:
-    stuck = Amortised(budget="3200 texts", width=8, learning_rate=1e-12, updates=1, patience=2, held_out=16)
+    stuck = Amortised(budget="3200 texts", width=8, learning_rate=1e-12, steps_per_batch=1, patience=2, held_out=16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        curve = stuck.fit(WordsTask()).diagnostics["student"]["curve"]
+        curve = stuck.fit(WordsTask()).diagnostics["network"]["curve"]
     assert curve[-1]["texts"] < 3200
 
 
 def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cache: Path) -> None:
     task = WordsTask()
     method = Amortised(
-        teacher="leave-one-out", budget="320 texts", width=32, updates=16, learning_rate=5e-3, held_out=32
+        teacher="leave-one-out", budget="320 texts", width=32, steps_per_batch=16, learning_rate=5e-3, held_out=32
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
@@ -116,7 +116,7 @@ def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cac
 
 def test_several_teachers_are_taken_together() -> None:
     method = Amortised(teacher=["random", LeaveOneOut(mode="delete")], budget="64 texts", width=8)
-    assert [teacher.label for teacher in method.teachers()] == ["random", "erasure (mode=delete)"]
+    assert [teacher.label for teacher in method.teachers()] == ["random", "leave-one-out (mode=delete)"]
     assert Amortised.from_dict(method.to_dict()) == method
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
@@ -127,10 +127,10 @@ def test_texts_unlike_those_of_the_fit_are_flagged(explainer: AmortisedExplainer
     task = WordsTask()
     strange = task.data["test"].map(lambda value: value)
     strange = type(strange)(**{**vars(strange), "tokens": torch.where(strange.maskable, 3, 0)})
-    usual = explainer.unlike(task.data["test"]).float().mean()
+    usual = explainer.is_out_of_distribution(task.data["test"]).float().mean()
     long = strange.present.sum(dim=1) > 5
     assert usual < 0.1
-    assert explainer.unlike(strange)[long].all()
+    assert explainer.is_out_of_distribution(strange)[long].all()
 
 
 def test_refining_starts_from_the_student_and_ends_at_the_truth(explainer: AmortisedExplainer) -> None:
@@ -151,13 +151,13 @@ def test_the_posterior_is_ridge_regression_around_the_first_guess() -> None:
     first = torch.tensor([[0.5, 0.5]])
     mask = kept[0].double()
     by_hand = torch.linalg.solve(mask.T @ mask + torch.eye(2), mask.T @ told[0].double() + first[0].double())
-    torch.testing.assert_close(posterior(first, kept, told, 1.0)[0].double(), by_hand, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(posterior_mean(first, kept, told, 1.0)[0].double(), by_hand, rtol=1e-6, atol=1e-6)
 
 
 def test_masks_come_with_their_complements_and_in_all_sizes() -> None:
     maskable = torch.ones(200, 30, dtype=torch.bool)
     maskable[:, 20:] = False
-    kept = draw_kept(maskable, 4, generator(0, "masks"))
+    kept = sample_mask_pairs(maskable, 4, generator(0, "masks"))
     assert (kept[:, 0::2] ^ kept[:, 1::2])[..., :20].all()
     assert not kept[..., 20:].any()
     share = kept[..., :20].float().mean(dim=-1)
@@ -166,11 +166,11 @@ def test_masks_come_with_their_complements_and_in_all_sizes() -> None:
     assert share[:, 0].mean() < 0.1
 
 
-def test_pointed_masks_keep_what_scores_high() -> None:
+def test_guided_masks_keep_high_scores() -> None:
     scores = torch.tensor([[0.0, 0.0, 9.0, 0.0, 0.0, 0.0, 7.0]]).expand(300, 7)
     maskable = torch.ones(300, 7, dtype=torch.bool)
     maskable[:, 6] = False
-    kept = draw_pointed(scores, maskable, 2, generator(0, "pointed"))
+    kept = sample_guided_masks(scores, maskable, 2, generator(0, "pointed"))
     assert not kept[..., 6].any()
     assert (kept[:, 0::2] ^ kept[:, 1::2])[..., :6].all()
     assert (kept[:, 0::2].sum(dim=-1) <= 3).all() and (kept[:, 0::2].sum(dim=-1) >= 1).all()
@@ -211,12 +211,12 @@ def test_a_budget_in_seconds_is_kept() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         found = Amortised(budget="0.2s", width=8, held_out=8).fit(WordsTask())
-    assert len(found.diagnostics["student"]["curve"]) >= 2
+    assert len(found.diagnostics["network"]["curve"]) >= 2
 
 
 def test_few_sites_are_read_where_there_are_few() -> None:
-    assert middle_sites(("only",)) == ("only",)
-    assert middle_sites(("a", "b")) == ("a", "b")
+    assert spread_sites(("only",)) == ("only",)
+    assert spread_sites(("a", "b")) == ("a", "b")
 
 
 def test_an_unknown_teacher_is_refused() -> None:

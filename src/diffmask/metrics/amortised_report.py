@@ -1,6 +1,7 @@
-"""What a learned explainer is worth: beside its teachers and two standard methods, on texts it was not fitted to.
+"""Report on an amortised explainer: faithfulness, agreement and cost, compared with its teachers and two baselines.
 
-On held-out texts, on texts unlike them, and where the truth is known: on a copy of the model with a planted shortcut.
+It covers held-out texts, texts unlike the training texts, and a copy of the model with a planted shortcut, where the
+important token is known.
 """
 
 import time
@@ -18,7 +19,7 @@ from diffmask.core.task import Task
 from diffmask.core.training import generator, progress_bar
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
-from diffmask.methods.amortised.objectives import kept_scores
+from diffmask.methods.amortised.objectives import teacher_store
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.erasure import Clean, Eraser, counts, places
@@ -31,187 +32,200 @@ Scores = Float[Tensor, "row token"]
 
 
 @dataclass(frozen=True)
-class Faithfulness:
-    """Means over ratios and texts, in probability of the answer. DeYoung et al. 2020."""
+class FaithfulnessScores:
+    """Means over ratios and texts, in probability of the predicted outcome. DeYoung et al. 2020."""
 
     comprehensiveness: float
     """p(y|x) - p(y|x without the top tokens); higher is better."""
     sufficiency: float
-    """p(y|x) - p(y|the top tokens alone); lower is better."""
+    """p(y|x) - p(y|top tokens only); lower is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
-    """One method on some texts."""
+class ReportRow:
+    """Results of one method on one set of texts."""
 
     method: str
-    quality: Faithfulness
+    faithfulness: FaithfulnessScores
     milliseconds: float
-    """A text, to explain."""
+    """Time to explain a text."""
     correlation: float
-    """Rank correlation with the student's scores, averaged over texts."""
+    """Rank correlation with the amortised scores, averaged over texts."""
     overlap: float
-    """Share of the highest fifth of tokens that the student has among its own."""
+    """Overlap of the top fifth of tokens with that of the amortised scores."""
     break_even: float
-    """Texts from which on fitting the student took less time than this method; infinite for a method as fast as it."""
+    """Number of texts above which fitting and using the amortised explainer takes less time than this method.
+
+    Infinite for a method that is at least as fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
-    """The student and the others on the same texts."""
+class ReportSection:
+    """Results of all methods on the same texts."""
 
     title: str
     texts: int
-    lines: tuple[Line, ...]
-    bare_milliseconds: float
-    """A text, to answer only."""
-    unlike: tuple[int, ...]
-    """Rows that are unlike the texts of the fit."""
+    rows: tuple[ReportRow, ...]
+    predict_milliseconds: float
+    """Time to predict a text without explaining it."""
+    out_of_distribution: tuple[int, ...]
+    """Indices of the texts that are unlike the training texts."""
 
     def __str__(self) -> str:
-        head = f"{'method':36} compreh. suffic. correl. overlap  ms/text  x bare  break-even"
+        head = f"{'method':36} compreh. suffic. correl. overlap  ms/text x predict break-even"
         lines = [
-            f"{line.method[:36]:36} {line.quality.comprehensiveness:8.3f} {line.quality.sufficiency:7.3f} "
-            f"{line.correlation:7.2f} {line.overlap:7.2f} {line.milliseconds:8.1f} "
-            f"{line.milliseconds / self.bare_milliseconds:7.1f} {line.break_even:11.0f}"
-            for line in self.lines
+            f"{row.method[:36]:36} {row.faithfulness.comprehensiveness:8.3f} {row.faithfulness.sufficiency:7.3f} "
+            f"{row.correlation:7.2f} {row.overlap:7.2f} {row.milliseconds:8.1f} "
+            f"{row.milliseconds / self.predict_milliseconds:9.1f} {row.break_even:10.0f}"
+            for row in self.rows
         ]
-        unlike = f"{len(self.unlike)} of {self.texts} are unlike the texts of the fit"
-        rows = f": rows {list(self.unlike[:10])}" if 0 < len(self.unlike) <= self.texts // 2 else ""
-        return "\n".join([f"{self.title} ({self.texts})", head, *lines, unlike + rows])
+        count = len(self.out_of_distribution)
+        note = f"{count} of {self.texts} texts are out of distribution"
+        indices = f": rows {list(self.out_of_distribution[:10])}" if 0 < count <= self.texts // 2 else ""
+        return "\n".join([f"{self.title} ({self.texts})", head, *lines, note + indices])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """What a fit came to; `print` shows it as tables."""
+class AmortisedReport:
+    """Result of `amortised_report`; `print` shows it as tables."""
 
     fit_seconds: float
-    held_out: Section
-    strangers: Section
+    held_out: ReportSection
+    ood_texts: ReportSection
     planted: dict[str, float]
-    """Share of texts with a planted shortcut in which a method ranks it first, fitted to a copy that relies on it."""
-    not_planted: str
-    """Why there is no such share, where there is none."""
+    """Share of texts in which each method, fitted to a model that relies on a planted shortcut, ranks it first."""
+    planted_skipped: str
+    """Reason why the planted shortcut was not measured; empty if it was."""
     problems: tuple[str, ...]
+    """Problems that the fit reported."""
 
     def __str__(self) -> str:
         shares = [f"{name[:36]:36} {share:8.1%}" for name, share in self.planted.items()]
-        shortcut = "\n".join(["a planted shortcut, ranked first", *(shares or [f"not measured: {self.not_planted}"])])
+        skipped = [f"not measured: {self.planted_skipped}"]
+        shortcut = "\n".join(["planted shortcut ranked first", *(shares or skipped)])
         notes = [f"the fit took {self.fit_seconds:.0f} s", *self.problems]
-        return "\n\n".join([str(self.held_out), str(self.strangers), shortcut, "\n".join(notes)])
+        return "\n\n".join([str(self.held_out), str(self.ood_texts), shortcut, "\n".join(notes)])
 
 
-def report_on(
+def amortised_report(
     explainer: AmortisedExplainer,
-    batch: Batch | None,
-    rows: int,
-    strangers: Batch | None,
-    planted: bool | Mapping[str, Any],
-) -> Report:
-    """See `AmortisedExplainer.report`."""
+    batch: Batch | None = None,
+    rows: int = 100,
+    *,
+    ood_texts: Batch | None = None,
+    planted: bool | Mapping[str, Any] = True,
+) -> AmortisedReport:
+    """Compare an amortised explainer with its teachers, integrated gradients and leave-one-out.
+
+    `batch` defaults to the first `rows` test texts. `ood_texts` are texts unlike those of the fit; the default is the
+    same texts with their tokens in random order. The planted shortcut trains a copy of the model that relies on it and
+    fits every method to that copy, with the options of `planted-shortcut` in `planted`; both are cached.
+    """
     data = explainer.task.data
-    known = [data[name][:rows] for name in ("test", "valid") if name in data]
-    if batch is None and not known:
-        raise InputError("the task has no test or validation texts; give some, report(task.encode([...]))")
-    texts = known[0] if batch is None else batch
-    examiner = Examiner(explainer, [method.fit(explainer.task) for method in peers(explainer)])
-    found: dict[str, float] = {}
-    why = "it was not asked for"
+    splits = [data[name][:rows] for name in ("test", "valid") if name in data]
+    if batch is None and not splits:
+        raise InputError(
+            "the task has no test or validation texts; pass some, amortised_report(explainer, task.encode([...]))"
+        )
+    texts = splits[0] if batch is None else batch
+    comparison = Comparators(explainer, [method.fit(explainer.task) for method in comparison_methods(explainer)])
+    shares: dict[str, float] = {}
+    reason = "planted=False"
     if planted is not False:
-        choices = {"rows": rows, **({} if planted is True else planted)}
-        found, why = examiner.planted(PlantedShortcut.from_dict({"name": PlantedShortcut.name, **choices}))
-    problems = explainer.diagnostics.get("student", {}).get("problems", {})
-    return Report(
+        options = {"rows": rows, **({} if planted is True else planted)}
+        shares, reason = comparison.planted(PlantedShortcut.from_dict({"name": PlantedShortcut.name, **options}))
+    problems = explainer.diagnostics.get("network", {}).get("problems", {})
+    return AmortisedReport(
         fit_seconds=explainer.fit_cost.seconds,
-        held_out=examiner.section("held-out texts", texts),
-        strangers=(
-            examiner.section("the same texts, their words in random order", in_no_order(texts))
-            if strangers is None
-            else examiner.section("texts of another kind", strangers)
+        held_out=comparison.section("held-out texts", texts),
+        ood_texts=(
+            comparison.section("the same texts with tokens in random order", shuffle_tokens(texts))
+            if ood_texts is None
+            else comparison.section("out-of-distribution texts", ood_texts)
         ),
-        planted=found,
-        not_planted=why,
+        planted=shares,
+        planted_skipped=reason,
         problems=tuple(f"{name}: {text}" for name, text in problems.items()),
     )
 
 
 @dataclass(frozen=True)
-class Examiner:
-    """An explainer and the others that it is measured against, each fitted once for all texts."""
+class Comparators:
+    """An amortised explainer and the explainers it is compared with, all fitted to the same task."""
 
     explainer: AmortisedExplainer
     others: Sequence[Explainer]
 
-    def section(self, title: str, batch: Batch) -> Section:
-        """Everybody on the same texts."""
+    def section(self, title: str, batch: Batch) -> ReportSection:
+        """Run every explainer on the same texts."""
         task = self.explainer.task
         scores, seconds = _timed(self.explainer, batch)
-        measured = [(_label(self.explainer), scores, seconds)]
+        results = [(_label(self.explainer), scores, seconds)]
         for other in progress_bar(self.others, title):
-            measured.append((_label(other), *_timed(other, batch)))
-        fit = self.explainer.fit_cost.seconds
-        lines = [
-            Line(
+            results.append((_label(other), *_timed(other, batch)))
+        fit_seconds = self.explainer.fit_cost.seconds
+        rows = [
+            ReportRow(
                 method=name,
-                quality=faithfulness(task, batch, found),
+                faithfulness=score_faithfulness(task, batch, other_scores),
                 milliseconds=1000 * spent / len(batch),
-                correlation=_mean(rank_correlation(scores, found, batch.maskable)),
-                overlap=_mean(top_overlap(scores, found, batch.maskable)),
-                break_even=fit * len(batch) / (spent - seconds) if spent > seconds else float("inf"),
+                correlation=_mean(rank_correlation(scores, other_scores, batch.maskable)),
+                overlap=_mean(top_overlap(scores, other_scores, batch.maskable)),
+                break_even=fit_seconds * len(batch) / (spent - seconds) if spent > seconds else float("inf"),
             )
-            for name, found, spent in measured
+            for name, other_scores, spent in results
         ]
-        return Section(
+        return ReportSection(
             title=title,
             texts=len(batch),
-            lines=tuple(lines),
-            bare_milliseconds=1000 * _bare(task, batch) / len(batch),
-            unlike=tuple(self.explainer.unlike(batch).nonzero().flatten().tolist()),
+            rows=tuple(rows),
+            predict_milliseconds=1000 * _predict_seconds(task, batch) / len(batch),
+            out_of_distribution=tuple(self.explainer.is_out_of_distribution(batch).nonzero().flatten().tolist()),
         )
 
     def planted(self, metric: PlantedShortcut) -> tuple[dict[str, float], str]:
-        """The share ranked first by each method that can be fitted again, or why nobody was asked."""
-        task, wanted = self.explainer.task, f"{metric.shortcut}_first"
+        """Return the share ranked first by each method, or an empty result and the reason."""
+        task, name = self.explainer.task, f"{metric.shortcut}_first"
         if self.explainer.config is None or not {"train", "test"} <= task.data.keys():
-            return {}, "it takes the explainer's recipe, training and test texts to make a copy of the model and fit it"
-        workspace, found = Workspace.over(kept_scores(), task), {}
+            return {}, "it needs the explainer's method and the task's training and test texts"
+        workspace, shares = Workspace.over(teacher_store(), task), {}
         try:
-            for method in progress_bar([self.explainer.config, *peers(self.explainer)], "planted shortcut"):
-                first = [record.value for record in metric.run(method, workspace) if record.metric == wanted]
-                if not first:
-                    return {}, "the copy of the model did not learn it; try report(planted={'learning_rate': 1e-3})"
-                found[method.label] = first[0]
+            for method in progress_bar([self.explainer.config, *comparison_methods(self.explainer)], "planted shortcut"):
+                values = [record.value for record in metric.run(method, workspace) if record.metric == name]
+                if not values:
+                    return {}, "the copy of the model did not learn it; try planted={'learning_rate': 1e-3}"
+                shares[method.label] = values[0]
         except TaskError as error:
             return {}, str(error)
-        return found, ""
+        return shares, ""
 
 
-def peers(explainer: AmortisedExplainer) -> list[Method]:
-    """An explainer's teachers, then integrated gradients with 50 steps and leave-one-out."""
+def comparison_methods(explainer: AmortisedExplainer) -> list[Method]:
+    """Return the explainer's teachers, then integrated gradients with 50 steps and leave-one-out."""
     teachers = explainer.config.teachers() if isinstance(explainer.config, Amortised) else []
     standard = [IntegratedGradients(n_steps=50, baseline="auto", signed=True), LeaveOneOut()]
     return [*teachers, *(method for method in standard if method not in teachers)]
 
 
-def faithfulness(task: Task, batch: Batch, scores: Scores) -> Faithfulness:
-    """Of any scores, by the ratios and the erasure that comprehensiveness is measured with everywhere."""
+def score_faithfulness(task: Task, batch: Batch, scores: Scores) -> FaithfulnessScores:
+    """Compute comprehensiveness and sufficiency with the ratios and the erasure of the registered metric."""
     eraser = Eraser(task)
     target = eraser.decisions(batch)
     everything = torch.arange(len(batch))
     whole = Clean(target, eraser.probability(batch, target, everything, torch.zeros_like(batch.present)))
     order, sizes = places(scores, batch.maskable), counts(batch.maskable, Comprehensiveness().ratios)
-    found = [drops(eraser, batch, whole, order, sizes, keep).mean().item() for keep in (False, True)]
-    return Faithfulness(*found)
+    means = [drops(eraser, batch, whole, order, sizes, keep).mean().item() for keep in (False, True)]
+    return FaithfulnessScores(*means)
 
 
-def in_no_order(batch: Batch, seed: int = 0) -> Batch:
-    """The same texts, the maskable tokens of each in random order: words that the fit knows, sentences it does not."""
-    drawn = torch.rand(batch.tokens.shape, generator=generator(seed, "no order")).to(batch.tokens.device)
-    taken, put = (
+def shuffle_tokens(batch: Batch, seed: int = 0) -> Batch:
+    """Return the same texts with the maskable tokens of each in random order: known words in unknown sentences."""
+    uniform = torch.rand(batch.tokens.shape, generator=generator(seed, "no order")).to(batch.tokens.device)
+    source, destination = (
         value.masked_fill(~batch.maskable, torch.inf).argsort(dim=1, stable=True)
-        for value in (drawn, torch.zeros_like(drawn))
+        for value in (uniform, torch.zeros_like(uniform))
     )
-    return replace(batch, tokens=batch.tokens.scatter(1, put, batch.tokens.gather(1, taken)))
+    return replace(batch, tokens=batch.tokens.scatter(1, destination, batch.tokens.gather(1, source)))
 
 
 def _label(explainer: Explainer) -> str:
@@ -219,15 +233,15 @@ def _label(explainer: Explainer) -> str:
 
 
 def _timed(explainer: Explainer, batch: Batch) -> tuple[Scores, float]:
-    """Scores and seconds; a first small batch warms up."""
+    """Return scores and seconds, after a small batch to warm up."""
     explainer(batch[:2])
     start = time.perf_counter()
     return explainer(batch).scores, time.perf_counter() - start
 
 
 @torch.no_grad()
-def _bare(task: Task, batch: Batch, rows_at_once: int = 256) -> float:
-    """Seconds of a pass over the texts in order of length, as an explainer takes them."""
+def _predict_seconds(task: Task, batch: Batch, rows_at_once: int = 256) -> float:
+    """Return the seconds of a forward pass over the texts in order of length, as explainers take them."""
     order = batch.present.sum(dim=1).argsort(stable=True)
     task.predict(batch[:2].trim())
     start = time.perf_counter()

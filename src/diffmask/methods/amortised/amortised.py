@@ -1,11 +1,10 @@
-"""Scores learned once, then one forward pass a text: an amortised explainer. Jethani et al. 2022 (FastSHAP)."""
+"""Amortised attribution: a network learns scores once and explains a text in one forward pass. Jethani et al. 2022."""
 
 import math
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Shaped
@@ -22,140 +21,157 @@ from diffmask.core.training import generator, infinite_minibatches, seeded
 from diffmask.errors import ConfigError, FitWarning
 from diffmask.methods.amortised.diagnostics import additivity, interaction_only
 from diffmask.methods.amortised.network import AttributionNetwork, ood_score
-from diffmask.methods.amortised.objectives import AdditiveObjective, DistillationObjective, TeacherEnsemble, kept_scores
+from diffmask.methods.amortised.objectives import (
+    AdditiveObjective,
+    DistillationObjective,
+    TeacherEnsemble,
+    teacher_store,
+)
 from diffmask.methods.amortised.refine import RefinedExplainer
-from diffmask.methods.amortised.training import Budget, Fit, Lesson, Objective, Schedule, parse_budget
-
-if TYPE_CHECKING:
-    from diffmask.metrics.amortised_report import Report
+from diffmask.methods.amortised.training import (
+    AmortisedTraining,
+    BatchT,
+    Budget,
+    Objective,
+    TrainingSchedule,
+    parse_budget,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Amortised(Method):
-    """f(kept tokens) = f(none) + sum of the kept tokens' scores, f the answer's logits, over random sets of tokens."""
+    """Scores phi such that f(kept tokens) = f(none) + sum of phi over the kept tokens, f the model's logits.
+
+    A network predicts phi from the model's states. It is trained on random token sets, as FastSHAP is, or
+    on the scores of slower methods, its teachers. Jethani et al. 2022.
+    """
 
     name: ClassVar[str] = "amortised"
 
     teacher: Any = None
-    """What to imitate: a method's name, a method with its options, or several, whose mean is taken; None: the model.
+    """Method to imitate: a name, a method config, or a list of either, whose mean is taken. None learns from the model.
 
-    `greedy` is a search for the order best for sufficiency and comprehensiveness."""
+    `greedy-search` gives scores optimised for sufficiency and comprehensiveness."""
     budget: str | None = None
-    """What the fit may cost: '3000 texts', or time as '5min'; only texts give the same explainer twice.
+    """Cost limit of the fit: '3000 texts', or a time such as '5min'. Only a number of texts is reproducible.
 
-    Where none is given, 4000 texts, or 1500 with a teacher."""
+    Default: 4000 texts, or 1500 with a teacher."""
     sites: tuple[str, ...] = ()
-    """The sites that the student reads; the first, two in the middle and the last where none is named."""
+    """Sites whose states the network reads. Default: the first, two in between and the last."""
     width: int = 256
-    """Units of the student's hidden layers."""
+    """Units of the network's hidden layers."""
     baseline: Baseline = "auto"
-    """What a masked token's embedding is replaced by."""
-    pairs: int = 4
-    """Masks drawn a text, each asked with its complement."""
-    pointed: int = 0
-    """How many of them keep what the student itself scores high, so far."""
+    """Embedding that replaces an erased token."""
+    mask_pairs: int = 4
+    """Random masks per text; the complement of each is used too."""
+    guided_masks: int = 0
+    """Number of these masks that keep the tokens with the highest current scores."""
     batch_size: int = 16
-    updates: int | None = None
-    """Steps of the optimiser for each batch of texts; 6 where none is given, 12 with a teacher."""
-    replay: int = 150_000
-    """Tokens whose states are kept to be learned from again, in half precision; the oldest go first."""
+    """Texts per batch."""
+    steps_per_batch: int | None = None
+    """Optimiser steps after each batch of texts. Default: 6, or 12 with a teacher."""
+    replay_tokens: int = 150_000
+    """Tokens whose states stay in the replay buffer, in half precision; the oldest batches are dropped first."""
     learning_rate: float = 1e-3
+    """Highest learning rate of AdamW."""
     held_out: int = 128
-    """Texts that decide when to stop, from the validation rows."""
+    """Validation rows used for early stopping and diagnostics."""
     patience: int = 4
-    """Looks at the held-out texts without gain after which the fit stops."""
+    """Evaluations on held-out rows without improvement before the fit stops."""
     statistics_rows: int = 512
-    """Training rows that the sites' means and deviations are taken from."""
+    """Training rows from which the mean and deviation of each site are estimated."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "teacher", _plain_teacher(self.teacher))
+        object.__setattr__(self, "teacher", _teacher_to_dict(self.teacher))
         parse_budget(self.budget or "1 text")
-        counts = (self.width, self.pairs, self.batch_size, self.replay, self.held_out, self.patience)
-        if min(*counts, self.updates or 1) < 1 or not 0 <= self.pointed < self.pairs:
-            raise ConfigError("amortised: sizes and counts are at least 1, and fewer masks are pointed than drawn")
+        counts = (self.width, self.mask_pairs, self.batch_size, self.replay_tokens, self.held_out, self.patience)
+        if min(*counts, self.steps_per_batch or 1) < 1 or not 0 <= self.guided_masks < self.mask_pairs:
+            raise ConfigError("amortised: sizes and counts must be at least 1, and guided_masks less than mask_pairs")
 
     def teachers(self) -> list[Method]:
-        """The methods to imitate."""
-        listed = self.teacher if isinstance(self.teacher, list) else [] if self.teacher is None else [self.teacher]
-        return [parse("method", node, "amortised: teacher") for node in listed]
+        """Return the methods to imitate."""
+        nodes = self.teacher if isinstance(self.teacher, list) else [] if self.teacher is None else [self.teacher]
+        return [parse("method", node, "amortised: teacher") for node in nodes]
 
     def build(self, task: Task, seed: int) -> "AmortisedExplainer":
-        """A student that scores every token 0."""
-        sites = self.sites or middle_sites(task.sites)
+        """Build a network that scores every token 0."""
+        sites = self.sites or spread_sites(task.sites)
         for site in sites:
             task.site(site)
-        known = site_statistics(task, sites, self.statistics_rows)
+        statistics = site_statistics(task, sites, self.statistics_rows)
         with torch.no_grad():
             features = flat_logits(task.predict(task.data["train"][:1].trim())).shape[1]
         with seeded(seed, "amortised"):
-            student = AttributionNetwork({site: known[site] for site in sites}, features, self.width)
-        return AmortisedExplainer(task, student, baseline_state(task, task.sites[0], self.baseline))
+            network = AttributionNetwork({site: statistics[site] for site in sites}, features, self.width)
+        return AmortisedExplainer(task, network, baseline_state(task, task.sites[0], self.baseline))
 
     def train(self, explainer: "AmortisedExplainer", task: Task, seed: int) -> None:
-        """Ask, learn, look, until the budget is spent; then say what was learned."""
+        """Train the network until the budget is spent, then measure additivity and the threshold for unusual texts."""
         start, source = time.perf_counter(), generator(seed, "amortised")
-        rows, held_out = split_off(task, self.held_out)
-        adding_up = AdditiveObjective(task, explainer.student, explainer.baseline, self.pairs, self.pointed, source)
-        copies = ask_all(adding_up, held_out, self.batch_size)
+        rows, held_out = split_held_out(task, self.held_out)
+        additive = AdditiveObjective(
+            task, explainer.network, explainer.baseline, self.mask_pairs, self.guided_masks, source
+        )
+        masked = query_by_length(additive, held_out, self.batch_size)
         if self.teacher is None:
-            fit: Fit[AttributionNetwork, Any] = Fit(
-                explainer.student, adding_up, self._schedule(), copies, source, start
+            training: AmortisedTraining[AttributionNetwork, Any] = AmortisedTraining(
+                explainer.network, additive, self._schedule(), masked, source, start
             )
-            fit.run(infinite_minibatches(rows, self.batch_size, source, pool=16))
+            training.run(infinite_minibatches(rows, self.batch_size, source, pool=16))
         else:
-            course = DistillationObjective(
-                task, explainer.student.sites, TeacherEnsemble(self.teachers(), task, kept_scores())
-            )
-            taught = ask_all(course, held_out, self.batch_size)
-            fit = Fit(explainer.student, course, self._schedule(), taught, source, start)
-            # The same texts in the same batches for every seed: a teacher is asked once.
-            fit.run(infinite_minibatches(rows, self.batch_size, generator(0, "teacher"), pool=16))
-        strange = [ood_score(explainer.student, *lesson.reading.full()) for lesson in copies]
-        explainer.ood_threshold.copy_(torch.cat(strange).quantile(0.99))
-        adds_up = additivity(explainer.student, copies)
-        found = {**fit.findings(), **(adds_up if self.teacher is None else interaction_only(adds_up))}
-        explainer.diagnostics = {"student": found}
-        for name, text in found["problems"].items():
+            teachers = TeacherEnsemble(self.teachers(), task, teacher_store())
+            distillation = DistillationObjective(task, explainer.network.sites, teachers)
+            scored = query_by_length(distillation, held_out, self.batch_size)
+            training = AmortisedTraining(explainer.network, distillation, self._schedule(), scored, source, start)
+            # The same texts in the same batches for every seed, so that stored teacher scores are found again.
+            training.run(infinite_minibatches(rows, self.batch_size, generator(0, "teacher"), pool=16))
+        ood_scores = [ood_score(explainer.network, *batch.cached.restore()) for batch in masked]
+        explainer.ood_threshold.copy_(torch.cat(ood_scores).quantile(0.99))
+        fit_additivity = additivity(explainer.network, masked)
+        if self.teacher is not None:
+            fit_additivity = interaction_only(fit_additivity)
+        explainer.diagnostics = {"network": {**training.diagnostics(), **fit_additivity}}
+        for name, text in fit_additivity["problems"].items():
             warnings.warn(f"{self.label}: {name}: {text}", FitWarning, stacklevel=4)
 
     @property
     def effort(self) -> int | None:
-        """Batches of texts that it asks about; None where its budget is time."""
+        """Batches of texts in the budget; None if the budget is a time."""
         texts = self._budget().texts
         return math.ceil(texts / self.batch_size) if math.isfinite(texts) else None
 
     def with_effort(self, steps: int) -> "Amortised":
-        """The same with another budget."""
+        """Return a copy with a budget of `steps` batches."""
         return replace(self, budget=f"{steps * self.batch_size} texts")
 
     def _budget(self) -> Budget:
         return parse_budget(self.budget or ("4000 texts" if self.teacher is None else "1500 texts"))
 
-    def _schedule(self) -> Schedule:
-        return Schedule(
+    def _schedule(self) -> TrainingSchedule:
+        return TrainingSchedule(
             budget=self._budget(),
-            updates=self.updates or (6 if self.teacher is None else 12),
-            replay=self.replay,
+            steps_per_batch=self.steps_per_batch or (6 if self.teacher is None else 12),
+            replay_tokens=self.replay_tokens,
             learning_rate=self.learning_rate,
             patience=self.patience,
         )
 
 
-def ask_all(course: Objective[Any, Lesson], rows: Batch, size: int) -> list[Lesson]:
-    """Lessons from all rows, in order of length."""
+def query_by_length(objective: Objective[Any, BatchT], rows: Batch, batch_size: int) -> list[BatchT]:
+    """Query the model about all rows, in batches of similar length."""
     order = rows.present.sum(dim=1).argsort(stable=True)
-    return [course.ask(rows[some].trim()) for some in order.split(size)]
+    return [objective.query_model(rows[indices].trim()) for indices in order.split(batch_size)]
 
 
-def _plain_teacher(teacher: Any) -> Any:
-    """A name, a mapping, or a list of these."""
+def _teacher_to_dict(teacher: Any) -> Any:
+    """Return the YAML form of the teacher option: a name, a mapping, or a list of these."""
     if isinstance(teacher, Method):
         return teacher.to_dict()
-    return [_plain_teacher(one) for one in teacher] if isinstance(teacher, list | tuple) else teacher
+    return [_teacher_to_dict(item) for item in teacher] if isinstance(teacher, list | tuple) else teacher
 
 
-def split_off(task: Task, count: int) -> tuple[Batch, Batch]:
-    """Rows to learn from and rows held out: validation rows or, where there are none, the last training rows."""
+def split_held_out(task: Task, count: int) -> tuple[Batch, Batch]:
+    """Return training rows and held-out rows, which are validation rows or, without these, the last training rows."""
     rows = task.data["train"]
     if "valid" in task.data:
         return rows, task.data["valid"][:count]
@@ -163,78 +179,63 @@ def split_off(task: Task, count: int) -> tuple[Batch, Batch]:
     return rows[: len(rows) - count], rows[len(rows) - count :]
 
 
-def middle_sites(sites: tuple[str, ...]) -> tuple[str, ...]:
-    """The first site, two in between, the last.
+def spread_sites(sites: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first site, two in between and the last.
 
-    >>> middle_sites(("embedding", "1", "2", "3", "4", "5", "6", "output"))
+    >>> spread_sites(("embedding", "1", "2", "3", "4", "5", "6", "output"))
     ('embedding', '2', '4', 'output')
     """
     last = len(sites) - 1
-    return tuple(sites[place] for place in sorted({0, last // 3, (2 * last) // 3, last}))
+    return tuple(sites[index] for index in sorted({0, last // 3, (2 * last) // 3, last}))
 
 
 class AmortisedExplainer(Explainer):
-    """One clean pass, and the student's word on its states."""
+    """Explainer that runs the model once and applies the network to its states."""
 
     ood_threshold: Tensor
+    """99th percentile of `ood_score` on held-out texts."""
 
-    def __init__(self, task: Task, student: AttributionNetwork, baseline: Tensor) -> None:
+    def __init__(self, task: Task, network: AttributionNetwork, baseline: Tensor) -> None:
         super().__init__(task)
-        self.student = student
+        self.network = network
         self.baseline = nn.Parameter(baseline, requires_grad=False)
         self.register_buffer("ood_threshold", baseline.new_tensor(torch.inf))
 
     def forward(self, batch: Batch, target: Any = None, *, rows_at_once: int = 256) -> Attribution:
-        """As every explainer; the model's own answer comes with the pass that explains it."""
+        """Explain a batch; without a target, one forward pass gives both the prediction and its explanation."""
         if target is None:
             return self.explain_with_answer(batch, rows_at_once=rows_at_once)[1]
         return super().forward(batch, target, rows_at_once=rows_at_once)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Scores for an outcome, signed."""
-        return self._read(batch, target)[1]
+        """Return signed scores for an outcome per row."""
+        return self._predict_and_score(batch, target)[1]
 
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
-        """One pass serves both."""
-        return self._read(batch, None)
-
-    def report(
-        self,
-        batch: Batch | None = None,
-        rows: int = 100,
-        *,
-        strangers: Batch | None = None,
-        planted: bool | Mapping[str, Any] = True,
-    ) -> "Report":
-        """This explainer beside its teachers and two standard methods, on test texts or on others.
-
-        Strangers are texts unlike those of the fit; where none are given, the same texts with their words in random
-        order. A planted shortcut, with choices of `planted-shortcut` where they are given, takes a copy of the model
-        that learns it and a fit of everybody to that copy; both are kept for the next report.
-        """
-        from diffmask.metrics.amortised_report import report_on
-
-        return report_on(self, batch, rows, strangers, planted)
+        """Return the prediction and the scores for it, from one forward pass."""
+        return self._predict_and_score(batch, None)
 
     def refined(self, copies: int = 64) -> RefinedExplainer:
-        """An explainer that asks about so many masked copies of each text and starts from these scores."""
+        """Return an explainer that refines these scores with `copies` masked copies of each text."""
         return RefinedExplainer(self, copies)
 
     @torch.no_grad()
-    def unlike(self, batch: Batch, rows_at_once: int = 256) -> Bool[Tensor, " row"]:
-        """Whether each text lies farther from the fit's texts than all but one in a hundred held-out texts."""
+    def is_out_of_distribution(self, batch: Batch, rows_at_once: int = 256) -> Bool[Tensor, " row"]:
+        """Return whether each text is farther from the training texts than 99 % of the held-out texts."""
         order = batch.present.sum(dim=1).argsort(stable=True)
-        parts = [
-            ood_score(self.student, self.task.trace(batch[rows].trim())[1], batch[rows].trim().present)
+        scores = [
+            ood_score(self.network, self.task.trace(batch[rows].trim())[1], batch[rows].trim().present)
             for rows in order.split(rows_at_once)
         ]
-        return (torch.cat(parts) > self.ood_threshold)[order.argsort()]
+        return (torch.cat(scores) > self.ood_threshold)[order.argsort()]
 
-    def _read(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None) -> tuple[Distribution, Attribution]:
-        answer, states = self.task.trace(batch)
-        found = self.student(states, batch.present).masked_fill(~batch.maskable[..., None], 0.0)
-        empty = flat_logits(answer) - found.sum(dim=1)
-        towards = log_odds_gradient(answer, empty, predicted_outcome(answer) if target is None else target)
-        return answer, Attribution((found @ towards[..., None]).squeeze(-1))
+    def _predict_and_score(
+        self, batch: Batch, target: Shaped[Tensor, "row *event"] | None
+    ) -> tuple[Distribution, Attribution]:
+        prediction, states = self.task.trace(batch)
+        contributions = self.network(states, batch.present).masked_fill(~batch.maskable[..., None], 0.0)
+        empty_logits = flat_logits(prediction) - contributions.sum(dim=1)
+        gradient = log_odds_gradient(prediction, empty_logits, predicted_outcome(prediction) if target is None else target)
+        return prediction, Attribution((contributions @ gradient[..., None]).squeeze(-1))

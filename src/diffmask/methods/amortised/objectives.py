@@ -1,6 +1,7 @@
-"""Learning without a teacher: scores must add up to the model's answer on masked copies. Jethani et al. 2022.
+"""Objectives of an amortised explainer: additivity on masked inputs, or distillation of slower methods.
 
-Learning from a teacher: the scores of slower methods, computed once, kept, and imitated.
+Without a teacher the scores must add up to the model's logits on masked copies (FastSHAP, Jethani et al. 2022). With
+teachers their scores are computed once, stored, and imitated.
 """
 
 import hashlib
@@ -21,93 +22,96 @@ from diffmask.core.distributions import divergence, flat_logits, from_logits, lo
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.store import Artefact, Store
 from diffmask.core.task import Task
-from diffmask.methods.amortised.network import AttributionNetwork, Reading, keep
+from diffmask.methods.amortised.network import AttributionNetwork, CachedStates, cache_states
 from diffmask.methods.amortised.training import Objective
 from diffmask.methods.leave_one_out import fill
 
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """A few texts of like length, and the answer's numbers for each masked copy of them."""
+    """Texts of similar length and the model's logits for masked copies of each."""
 
-    reading: Reading
-    answer: Distribution
-    """To the whole text."""
+    cached: CachedStates
+    prediction: Distribution
+    """Prediction for the unmasked texts."""
     kept: Bool[Tensor, "row copy token"]
-    told: Float[Tensor, "row copy feature"]
+    masked_logits: Float[Tensor, "row copy feature"]
     """f(kept)."""
-    empty: Float[Tensor, "row feature"]
-    """f(nothing kept)."""
+    empty_logits: Float[Tensor, "row feature"]
+    """f(no token kept)."""
 
 
 @dataclass(frozen=True)
 class AdditiveObjective(Objective[AttributionNetwork, MaskedBatch]):
-    """f(kept) = f(nothing) + sum of the kept tokens' scores; a token not kept has the baseline as embedding."""
+    """f(kept) = f(none) + sum of the kept tokens' scores; the embedding of an erased token is the baseline."""
 
     task: Task
-    student: AttributionNetwork
-    """Its own highest scores say where to look, as it learns."""
+    network: AttributionNetwork
+    """Network whose current scores choose the guided masks."""
     baseline: Float[Tensor, " width"]
-    pairs: int
-    """Masks drawn a text; each is asked with its complement."""
-    pointed: int
-    """How many of them keep tokens that the student scores high."""
+    mask_pairs: int
+    """Masks per text; the complement of each is used too."""
+    guided_masks: int
+    """Number of these masks that keep the tokens with the highest current scores."""
     source: torch.Generator
 
     @torch.no_grad()
-    def ask(self, batch: Batch) -> MaskedBatch:
-        """One clean pass, and a pass over every copy: nothing kept, then the masks."""
-        answer, states = self.task.trace(batch)
-        kept = draw_kept(batch.maskable, self.pairs - self.pointed, self.source)
-        if self.pointed:
-            towards = log_odds_gradient(answer, flat_logits(answer), predicted_outcome(answer))
-            scores = (self.student(states, batch.present) * towards[:, None]).sum(dim=-1)
-            kept = torch.cat([kept, draw_pointed(scores, batch.maskable, self.pointed, self.source)], dim=1)
-        asked = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
-        clean = ForwardTrace(batch, answer, states)
-        told = told_of_copies(self.task, clean, self.task.sites[0], self.baseline, asked)
-        return MaskedBatch(keep(states, self.student.sites, batch.present), answer, kept, told[:, 1:], told[:, 0])
+    def query_model(self, batch: Batch) -> MaskedBatch:
+        """Run the model on the texts, on the fully erased texts and on every masked copy."""
+        prediction, states = self.task.trace(batch)
+        kept = sample_mask_pairs(batch.maskable, self.mask_pairs - self.guided_masks, self.source)
+        if self.guided_masks:
+            gradient = log_odds_gradient(prediction, flat_logits(prediction), predicted_outcome(prediction))
+            scores = (self.network(states, batch.present) * gradient[:, None]).sum(dim=-1)
+            kept = torch.cat([kept, sample_guided_masks(scores, batch.maskable, self.guided_masks, self.source)], dim=1)
+        masks = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
+        trace = ForwardTrace(batch, prediction, states)
+        logits = masked_logits(self.task, trace, self.task.sites[0], self.baseline, masks)
+        cached = cache_states(states, self.network.sites, batch.present)
+        return MaskedBatch(cached, prediction, kept, logits[:, 1:], logits[:, 0])
 
-    def loss(self, student: AttributionNetwork, lesson: MaskedBatch) -> Float[Tensor, "row copy"]:
-        """KL(the model's answer to a masked copy || the answer that the scores add up to)."""
-        return misfit(lesson.answer, lesson.told, sums(student, lesson))
+    def loss(self, network: AttributionNetwork, batch: MaskedBatch) -> Float[Tensor, "row copy"]:
+        """Return KL(model's prediction for a masked copy || prediction that the scores add up to)."""
+        return logit_divergence(batch.prediction, batch.masked_logits, additive_logits(network, batch))
 
 
-def told_of_copies(
+def masked_logits(
     task: Task,
-    clean: ForwardTrace,
-    place: str,
+    trace: ForwardTrace,
+    site: str,
     baseline: Float[Tensor, " width"],
     kept: Bool[Tensor, "row copy token"],
 ) -> Float[Tensor, "row copy feature"]:
-    """The answer's numbers for every masked copy, in one pass over all."""
+    """Return the model's logits for every masked copy, from one forward pass that starts at the masked site."""
     copies = kept.shape[1]
-    erased = (clean.rows.maskable[:, None] & ~kept).flatten(0, 1)
-    state = {place: clean.states[place].repeat_interleave(copies, dim=0)}
-    answer = task.resume(clean.rows.repeat(copies), state, {place: fill(erased, baseline)})
-    return flat_logits(answer).unflatten(0, (len(clean.rows), copies))
+    erased = (trace.rows.maskable[:, None] & ~kept).flatten(0, 1)
+    state = {site: trace.states[site].repeat_interleave(copies, dim=0)}
+    prediction = task.resume(trace.rows.repeat(copies), state, {site: fill(erased, baseline)})
+    return flat_logits(prediction).unflatten(0, (len(trace.rows), copies))
 
 
-def misfit(
-    answer: Distribution, told: Float[Tensor, "row copy feature"], found: Float[Tensor, "row copy feature"]
+def logit_divergence(
+    prediction: Distribution,
+    logits: Float[Tensor, "row copy feature"],
+    estimate: Float[Tensor, "row copy feature"],
 ) -> Float[Tensor, "row copy"]:
-    """KL(the answer told || the answer found), both as numbers."""
-    caused = divergence(from_logits(answer, told.flatten(0, 1)), from_logits(answer, found.flatten(0, 1)))
-    return caused.unflatten(0, told.shape[:2])
+    """Return KL(logits || estimate), both as distributions of the family of `prediction`."""
+    nats = divergence(from_logits(prediction, logits.flatten(0, 1)), from_logits(prediction, estimate.flatten(0, 1)))
+    return nats.unflatten(0, logits.shape[:2])
 
 
-def sums(student: AttributionNetwork, lesson: MaskedBatch) -> Float[Tensor, "row copy feature"]:
-    """f(nothing) + the sum of the kept tokens' scores."""
-    scores = student(*lesson.reading.full())
-    return lesson.empty[:, None] + lesson.kept.to(scores) @ scores
+def additive_logits(network: AttributionNetwork, batch: MaskedBatch) -> Float[Tensor, "row copy feature"]:
+    """Return f(none) + sum of the kept tokens' scores."""
+    scores = network(*batch.cached.restore())
+    return batch.empty_logits[:, None] + batch.kept.to(scores) @ scores
 
 
-def draw_kept(
+def sample_mask_pairs(
     maskable: Bool[Tensor, "row token"], pairs: int, source: torch.Generator
 ) -> Bool[Tensor, "row copy token"]:
-    """Each token kept with probability u, u ~ U(0, 1) a copy; every mask is followed by its complement.
+    """Sample masks that keep each token with probability u, u ~ U(0, 1/2); each is followed by its complement.
 
-    The keep-rates of a row's masks are stratified, so that small and large sets are asked of every text.
+    The keep rates of a row are stratified: every text is masked both lightly and heavily.
     """
     rows, tokens = maskable.shape
     rate = (torch.arange(pairs) + torch.rand(rows, pairs, generator=source)) / (2 * pairs)
@@ -116,39 +120,41 @@ def draw_kept(
     return both & maskable[:, None]
 
 
-def draw_pointed(
+def sample_guided_masks(
     scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"], pairs: int, source: torch.Generator
 ) -> Bool[Tensor, "row copy token"]:
-    """The tokens that score highest, up to half of a row, and then all others: the sets that users will look at.
+    """Sample masks that keep the highest-scored tokens, at most half of a row; each is followed by its complement.
 
-    The order is drawn: Gumbel noise on twice the scores in units of their root mean square.
+    Ranks are randomised: Gumbel noise is added to twice the scores in units of their root mean square. These are the
+    masks that faithfulness metrics evaluate.
     """
     rows, tokens = maskable.shape
     count = maskable.sum(dim=1, keepdim=True)
     size = ((scores * maskable).square().sum(dim=1, keepdim=True) / count.clamp(min=1)).sqrt().clamp(min=1e-9)
     noise = -(-torch.rand(rows, pairs, tokens, generator=source).clamp(1e-9, 1 - 1e-6).log()).log()
-    drawn = (2 * scores / size)[:, None] + noise.to(scores)
-    place = drawn.masked_fill(~maskable[:, None], -torch.inf).argsort(dim=2, descending=True).argsort(dim=2)
+    perturbed = (2 * scores / size)[:, None] + noise.to(scores)
+    rank = perturbed.masked_fill(~maskable[:, None], -torch.inf).argsort(dim=2, descending=True).argsort(dim=2)
     rate = (torch.arange(pairs) + torch.rand(rows, pairs, generator=source)) / (2 * pairs)
-    top = (place < (rate.to(scores) * count).ceil()[..., None]) & maskable[:, None]
+    top = (rank < (rate.to(scores) * count).ceil()[..., None]) & maskable[:, None]
     return torch.stack([top, maskable[:, None] & ~top], dim=2).flatten(1, 2)
 
 
 @dataclass(frozen=True)
 class DistillationBatch:
-    """A few texts of like length, and the teachers' scores of them."""
+    """Texts of similar length and the teachers' scores for them."""
 
-    reading: Reading
-    towards: Float[Tensor, "row feature"]
+    cached: CachedStates
+    gradient: Float[Tensor, "row feature"]
+    """Gradient of the predicted outcome's log-odds with respect to the logits."""
     maskable: Bool[Tensor, "row token"]
     scores: Float[Tensor, "row token"]
 
 
 class TeacherEnsemble:
-    """One teacher, or the mean of several, each in units of its root mean square over a row's maskable tokens.
+    """Mean of the teachers' scores, each in units of its root mean square over the maskable tokens of a row.
 
-    Scores are kept in a store, batch by batch, by what they are made from: a fit that was interrupted goes on, and a
-    second fit asks no teacher again.
+    Scores are stored per batch under a digest of model, teacher and texts. An interrupted fit resumes, and a second fit
+    runs no teacher again.
     """
 
     def __init__(self, teachers: Sequence[Method], task: Task, store: Store) -> None:
@@ -157,7 +163,7 @@ class TeacherEnsemble:
         self._explainers: dict[str, Explainer] = {}
 
     def scores(self, batch: Batch) -> Float[Tensor, "row token"]:
-        """The mean of the teachers' scores for the model's own answers."""
+        """Return the mean of the teachers' scores for the predicted outcomes."""
         return torch.stack([self._scores(teacher, batch) for teacher in self.teachers]).mean(dim=0)
 
     def _scores(self, teacher: Method, batch: Batch) -> Float[Tensor, "row token"]:
@@ -169,13 +175,13 @@ class TeacherEnsemble:
         def make() -> Artefact:
             return Artefact({"scores": self._explainer(teacher)(batch).scores})
 
-        found = self.store.get_or_make("teacher", digest, make).tensors["scores"].to(batch.tokens.device)
+        scores = self.store.get_or_make("teacher", digest, make).tensors["scores"].to(batch.tokens.device)
         count = batch.maskable.sum(dim=1, keepdim=True).clamp(min=1)
-        size = (found.square().sum(dim=1, keepdim=True) / count).sqrt()
-        return found / size.clamp(min=1e-9)
+        size = (scores.square().sum(dim=1, keepdim=True) / count).sqrt()
+        return scores / size.clamp(min=1e-9)
 
     def _explainer(self, teacher: Method) -> Explainer:
-        """Fitted when it is first asked: not at all where every answer is known."""
+        """Fit a teacher on first use; a teacher whose scores are all stored is never fitted."""
         if teacher.digest not in self._explainers:
             self._explainers[teacher.digest] = teacher.fit(self.task)
         return self._explainers[teacher.digest]
@@ -183,31 +189,32 @@ class TeacherEnsemble:
 
 @dataclass(frozen=True)
 class DistillationObjective(Objective[AttributionNetwork, DistillationBatch]):
-    """The student's score for the model's own answer is the teachers'."""
+    """The network's score for the predicted outcome equals the teachers' score."""
 
     task: Task
     sites: tuple[str, ...]
-    faculty: TeacherEnsemble
+    teachers: TeacherEnsemble
 
     @torch.no_grad()
-    def ask(self, batch: Batch) -> DistillationBatch:
-        """One clean pass, and whatever the teachers need."""
-        answer, states = self.task.trace(batch)
-        scores = self.faculty.scores(batch)
-        return DistillationBatch(keep(states, self.sites, batch.present), own_direction(answer), batch.maskable, scores)
+    def query_model(self, batch: Batch) -> DistillationBatch:
+        """Run the model once for its states, and the teachers for their scores."""
+        prediction, states = self.task.trace(batch)
+        scores = self.teachers.scores(batch)
+        cached = cache_states(states, self.sites, batch.present)
+        return DistillationBatch(cached, predicted_gradient(prediction), batch.maskable, scores)
 
-    def loss(self, student: AttributionNetwork, lesson: DistillationBatch) -> Float[Tensor, "row copy"]:
-        """Smooth L1 over a row's maskable tokens."""
-        found = (student(*lesson.reading.full()) * lesson.towards[:, None]).sum(dim=-1)
-        error = smooth_l1_loss(found, lesson.scores.to(found), reduction="none") * lesson.maskable
-        return error.sum(dim=1, keepdim=True) / lesson.maskable.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def own_direction(answer: Distribution) -> Float[Tensor, "row feature"]:
-    """Towards the model's own decision."""
-    return log_odds_gradient(answer, torch.zeros_like(flat_logits(answer)), predicted_outcome(answer))
+    def loss(self, network: AttributionNetwork, batch: DistillationBatch) -> Float[Tensor, "row copy"]:
+        """Return the smooth L1 distance, averaged over the maskable tokens of a row."""
+        scores = (network(*batch.cached.restore()) * batch.gradient[:, None]).sum(dim=-1)
+        error = smooth_l1_loss(scores, batch.scores.to(scores), reduction="none") * batch.maskable
+        return error.sum(dim=1, keepdim=True) / batch.maskable.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def kept_scores() -> Store:
-    """Where teachers' scores are kept: `$DIFFMASK_CACHE`, or a folder of the user's cache."""
+def predicted_gradient(prediction: Distribution) -> Float[Tensor, "row feature"]:
+    """Return the gradient of the predicted outcome's log-odds with respect to the logits, at zero logits."""
+    return log_odds_gradient(prediction, torch.zeros_like(flat_logits(prediction)), predicted_outcome(prediction))
+
+
+def teacher_store() -> Store:
+    """Open the store of the teachers' scores: `$DIFFMASK_CACHE`, or a folder of the user's cache."""
     return Store(Path(os.environ.get("DIFFMASK_CACHE", Path.home() / ".cache" / "diffmask")))

@@ -1,4 +1,4 @@
-"""Paying more for a text: what its own masked copies say, with the amortised scores as a first guess."""
+"""Refined amortised scores: regression on masked copies of one text, with the amortised scores as the prior mean."""
 
 from typing import TYPE_CHECKING
 
@@ -19,59 +19,62 @@ if TYPE_CHECKING:
 
 
 class RefinedExplainer(Explainer):
-    """argmin over s of sum_k (f(S_k) - f(none) - sum of S_k's scores)^2 + trust |s - amortised scores|^2.
+    """argmin over s of sum_k (f(S_k) - f(none) - sum of S_k's scores)^2 + prior_weight |s - amortised scores|^2.
 
-    A text's own Shapley regression (Lundberg and Lee 2017) with the student as its prior; f is the log-odds.
+    A Shapley regression per text (Lundberg and Lee 2017) with the network's scores as its prior; f is the log-odds.
     """
 
-    def __init__(self, start: "AmortisedExplainer", copies: int = 64, trust: float = 4.0, seed: int = 0) -> None:
-        super().__init__(start.task)
-        if copies < 2 or trust <= 0:
-            raise ConfigError(f"refining takes at least 2 copies and a trust above 0; found {copies} and {trust}")
-        self.start, self.copies, self.trust, self.seed = start, copies, trust, seed
-        self.config = start.config
+    def __init__(self, prior: "AmortisedExplainer", copies: int = 64, prior_weight: float = 4.0, seed: int = 0) -> None:
+        super().__init__(prior.task)
+        if copies < 2 or prior_weight <= 0:
+            raise ConfigError(
+                f"refining needs at least 2 copies and a prior_weight above 0; got {copies} and {prior_weight}"
+            )
+        self.prior, self.copies, self.prior_weight, self.seed = prior, copies, prior_weight, seed
+        self.config = prior.config
         self.portion = AdaptiveBatchSize(256)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """All rows share their masks, drawn token by token: neither the batch nor padding changes a row's scores."""
-        first = self.start.explain(batch, target).scores.masked_fill(~batch.maskable, 0.0)
+        """Regress on the same masks for all rows, drawn token by token: batch and padding change no row's scores."""
+        prior = self.prior.explain(batch, target).scores.masked_fill(~batch.maskable, 0.0)
         kept = self._masks(batch.tokens.shape[1]).to(batch.maskable.device)
 
-        def ask(rows: slice) -> Float[Tensor, "row copy"]:
-            return self._answers(batch[rows], target[rows], kept)
+        def evaluate(rows: slice) -> Float[Tensor, "row copy"]:
+            return self._log_odds(batch[rows], target[rows], kept)
 
-        told = torch.cat(self.portion.split(len(batch), ask, rows_each=self.copies + 1))
-        return Attribution(posterior(first, kept[1:] & batch.maskable[:, None], told[:, 1:] - told[:, :1], self.trust))
+        values = torch.cat(self.portion.split(len(batch), evaluate, rows_each=self.copies + 1))
+        effects = values[:, 1:] - values[:, :1]
+        return Attribution(posterior_mean(prior, kept[1:] & batch.maskable[:, None], effects, self.prior_weight))
 
     def _masks(self, tokens: int) -> Bool[Tensor, "copy token"]:
-        """Nothing kept, then masks and their complements."""
+        """Return the empty mask, then random masks, then their complements."""
         source = generator(self.seed, "refine")
         pairs = self.copies // 2
         rate = torch.rand(pairs, generator=source)[:, None]
         first = rate > torch.rand(tokens, pairs, generator=source).T
         return torch.cat([torch.zeros(1, tokens, dtype=torch.bool), first, ~first])
 
-    def _answers(
+    def _log_odds(
         self, batch: Batch, target: Shaped[Tensor, "row *event"], kept: Bool[Tensor, "copy token"]
     ) -> Float[Tensor, "row copy"]:
         count = len(kept)
         copies = batch.repeat(count)
         erased = copies.maskable & ~kept.repeat(len(batch), 1)
-        answer = self.task.predict(copies, {self.task.sites[0]: fill(erased, self.start.baseline)})
-        told = target_score(answer, target.repeat_interleave(count, dim=0), "log-odds")
-        return told.unflatten(0, (len(batch), count))
+        prediction = self.task.predict(copies, {self.task.sites[0]: fill(erased, self.prior.baseline)})
+        values = target_score(prediction, target.repeat_interleave(count, dim=0), "log-odds")
+        return values.unflatten(0, (len(batch), count))
 
 
-def posterior(
-    first: Float[Tensor, "row token"],
+def posterior_mean(
+    prior: Float[Tensor, "row token"],
     kept: Bool[Tensor, "row copy token"],
-    told: Float[Tensor, "row copy"],
-    trust: float,
+    effects: Float[Tensor, "row copy"],
+    prior_weight: float,
 ) -> Float[Tensor, "row token"]:
-    """s = s0 + (K'K + trust)^-1 K'(f - K s0), in double precision."""
-    mask, guess = kept.double(), first.double()
-    missed = told.double() - (mask @ guess[..., None]).squeeze(-1)
-    normal = mask.mT @ mask + trust * torch.eye(mask.shape[2], dtype=torch.double, device=mask.device)
-    change = torch.linalg.solve(normal, (mask.mT @ missed[..., None]))
-    return (guess + change.squeeze(-1)).to(first.dtype)
+    """Return s = s0 + (K'K + prior_weight I)^-1 K'(f - K s0), in double precision."""
+    design, mean = kept.double(), prior.double()
+    residual = effects.double() - (design @ mean[..., None]).squeeze(-1)
+    normal = design.mT @ design + prior_weight * torch.eye(design.shape[2], dtype=torch.double, device=design.device)
+    change = torch.linalg.solve(normal, (design.mT @ residual[..., None]))
+    return (mean + change.squeeze(-1)).to(prior.dtype)

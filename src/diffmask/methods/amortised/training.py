@@ -1,7 +1,4 @@
-"""How much a fit may cost: texts, seconds, or minutes.
-
-One run of learning: ask about new texts, learn from them and earlier ones, look at held-out texts.
-"""
+"""Training loop of an amortised explainer: budget, replay buffer, averaged weights, early stopping."""
 
 import copy
 import math
@@ -10,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,177 +15,178 @@ from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
 from diffmask.errors import ConfigError
-from diffmask.methods.amortised.network import Reading
+from diffmask.methods.amortised.network import CachedStates
 
-UNITS = {"s": 1, "sec": 1, "min": 60, "h": 3600}
+SECONDS_PER_UNIT = {"s": 1, "sec": 1, "min": 60, "h": 3600}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A number of texts or of seconds, whichever is spent first."""
+    """Number of texts or seconds that a fit may use, whichever is spent first."""
 
     texts: float = math.inf
     seconds: float = math.inf
 
-    def share(self, texts: int, seconds: float) -> float:
-        """How much of it is spent, 1 being all."""
+    def fraction_spent(self, texts: int, seconds: float) -> float:
+        """Return the spent fraction of the budget, 1 when all is spent."""
         return max(texts / self.texts, seconds / self.seconds)
 
 
 def parse_budget(text: str) -> Budget:
-    """A budget as people write it. Only one in texts gives the same explainer twice.
+    """Parse a budget. Only a budget in texts gives the same explainer twice.
 
     >>> parse_budget("5min"), parse_budget("3000 texts")
     (Budget(texts=inf, seconds=300.0), Budget(texts=3000.0, seconds=inf))
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
-    amount, unit = (float(found[1]), found[2]) if found else (0.0, "")
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text)
+    amount, unit = (float(match[1]), match[2]) if match else (0.0, "")
     if amount > 0 and unit in ("", "text", "texts"):
         return Budget(texts=amount)
-    if amount > 0 and unit in UNITS:
-        return Budget(seconds=amount * UNITS[unit])
+    if amount > 0 and unit in SECONDS_PER_UNIT:
+        return Budget(seconds=amount * SECONDS_PER_UNIT[unit])
     raise ConfigError(f"'{text}' is no budget; write '5min', '90s' or '3000 texts'")
 
 
 @runtime_checkable
-class HasReading(Protocol):
-    """Something to learn from a few texts."""
+class TrainingBatch(Protocol):
+    """Training data from a few texts: their states and, in each implementation, the targets."""
 
     @property
-    def reading(self) -> Reading:
-        """What a student reads of them."""
+    def cached(self) -> CachedStates:
+        """States that the network reads."""
 
 
-Lesson = TypeVar("Lesson", bound=HasReading)
-Learner = TypeVar("Learner", bound=nn.Module)
+BatchT = TypeVar("BatchT", bound=TrainingBatch)
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
-class Objective(ABC, Generic[Learner, Lesson]):
-    """What a student is to learn: lessons, each from a few texts, and how far it is from knowing one."""
-
-    @abstractmethod
-    def ask(self, batch: Batch) -> Lesson:
-        """What there is to learn from a few texts; this is what costs."""
+class Objective(ABC, Generic[NetworkT, BatchT]):
+    """Source of training batches and the loss on them."""
 
     @abstractmethod
-    def loss(self, student: Learner, lesson: Lesson) -> Float[Tensor, "row copy"]:
-        """0 where nothing is left to learn."""
+    def query_model(self, batch: Batch) -> BatchT:
+        """Run the explained model on a few texts to obtain training data; this is the expensive part."""
+
+    @abstractmethod
+    def loss(self, network: NetworkT, batch: BatchT) -> Float[Tensor, "row copy"]:
+        """Return the loss per row and masked copy; 0 for a perfect network."""
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """What a fit is allowed and how it goes about it."""
+class TrainingSchedule:
+    """Hyperparameters of the training loop."""
 
     budget: Budget
-    updates: int
-    """Steps of the optimiser for each lesson asked for."""
-    replay: int
-    """Tokens whose states are kept to be learned from again; the oldest lessons go first."""
+    steps_per_batch: int
+    """Optimiser steps after each batch of texts."""
+    replay_tokens: int
+    """Tokens in the replay buffer; the oldest batches are dropped first."""
     learning_rate: float
     patience: int
-    """Looks at the held-out lessons without gain after which the fit stops."""
-    looks: int = 16
-    """Looks that the budget is divided into."""
+    """Evaluations on held-out texts without improvement before training stops."""
+    evaluations: int = 16
+    """Evaluations on held-out texts, evenly spread over the budget."""
     weight_decay: float = 0.01
 
 
-class Fit(Generic[Learner, Lesson]):
-    """Steps on lessons drawn from a replay; what is looked at and kept is a moving average of the weights."""
+class AmortisedTraining(Generic[NetworkT, BatchT]):
+    """AdamW on batches drawn from a replay buffer; a moving average of the weights is evaluated and returned."""
 
     def __init__(
         self,
-        student: Learner,
-        course: Objective[Learner, Lesson],
-        schedule: Schedule,
-        held_out: list[Lesson],
+        network: NetworkT,
+        objective: Objective[NetworkT, BatchT],
+        schedule: TrainingSchedule,
+        held_out: list[BatchT],
         source: torch.Generator,
         start: float,
     ) -> None:
-        self.student, self.course, self.schedule, self.held_out = student, course, schedule, held_out
+        self.network, self.objective, self.schedule, self.held_out = network, objective, schedule, held_out
         self.source = source
-        self.steady = copy.deepcopy(student)
+        self.ema_network = copy.deepcopy(network)
         self.optimizer = torch.optim.AdamW(
-            student.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay
+            network.parameters(), lr=schedule.learning_rate, weight_decay=schedule.weight_decay
         )
-        self.lessons: list[Lesson] = []
-        self.curve: list[dict[str, float]] = []
+        self.replay: list[BatchT] = []
+        self.learning_curve: list[dict[str, float]] = []
         self.texts = self.steps = 0
         self.start = start
 
     def run(self, batches: Iterator[Batch], keep: Literal["best", "last"] = "best") -> None:
-        """Until the budget is spent or held-out texts say that it is enough; then their best weights, or the last."""
-        best = self.steady.state_dict()
-        self._look()
-        while not self.texts or not self._enough():  # a budget spent before the first text still buys one batch
+        """Train until the budget is spent or patience runs out, then load the best or the last averaged weights."""
+        best = self.ema_network.state_dict()
+        self._evaluate()
+        while not self.texts or not self._finished():  # one batch at least, even if the budget is already spent
             batch = next(batches)
-            self.lessons.append(self.course.ask(batch))
-            self._forget()
+            self.replay.append(self.objective.query_model(batch))
+            self._trim_replay()
             self.texts += len(batch)
-            for _ in range(self.schedule.updates):
-                self._update()
-            if self._share() >= len(self.curve) / self.schedule.looks:
-                self._look()
-                if self.best == len(self.curve) - 1:
-                    best = copy.deepcopy(self.steady.state_dict())
-        self.student.load_state_dict(best if keep == "best" else self.steady.state_dict())
+            for _ in range(self.schedule.steps_per_batch):
+                self._step()
+            if self._progress() >= len(self.learning_curve) / self.schedule.evaluations:
+                self._evaluate()
+                if self.best == len(self.learning_curve) - 1:
+                    best = copy.deepcopy(self.ema_network.state_dict())
+        self.network.load_state_dict(best if keep == "best" else self.ema_network.state_dict())
 
     @property
     def best(self) -> int:
-        """The look with the smallest error, the one before anything was learned set aside."""
-        errors = [point["error"] for point in self.curve[1:]]
+        """Index of the evaluation with the smallest error, the one before training excluded."""
+        errors = [point["error"] for point in self.learning_curve[1:]]
         return 1 + errors.index(min(errors)) if errors else 0
 
-    def findings(self) -> dict[str, object]:
-        """The learning curve, and whether more would help: the last quarter of it still gained a hundredth."""
-        quarter = self.curve[max(1, self.best - len(self.curve) // 4)]["error"]
-        still = self.best == len(self.curve) - 1 and quarter > 1.01 * self.curve[self.best]["error"]
-        return {"curve": self.curve, "more_would_help": still}
+    def diagnostics(self) -> dict[str, Any]:
+        """Return the learning curve, and whether the error still fell by 1 % in the last quarter of the budget."""
+        curve = self.learning_curve
+        earlier = curve[max(1, self.best - len(curve) // 4)]["error"]
+        improving = self.best == len(curve) - 1 and earlier > 1.01 * curve[self.best]["error"]
+        return {"curve": curve, "more_would_help": improving}
 
-    def _share(self) -> float:
-        return min(1.0, self.schedule.budget.share(self.texts, time.perf_counter() - self.start))
+    def _progress(self) -> float:
+        return min(1.0, self.schedule.budget.fraction_spent(self.texts, time.perf_counter() - self.start))
 
-    def _enough(self) -> bool:
-        return self._share() >= 1 or len(self.curve) - 1 - self.best >= self.schedule.patience
+    def _finished(self) -> bool:
+        return self._progress() >= 1 or len(self.learning_curve) - 1 - self.best >= self.schedule.patience
 
-    def _forget(self) -> None:
-        sizes = [lesson.reading.present.numel() for lesson in self.lessons]
-        while len(sizes) > 1 and sum(sizes) > self.schedule.replay:
-            del self.lessons[0], sizes[0]
+    def _trim_replay(self) -> None:
+        sizes = [batch.cached.present.numel() for batch in self.replay]
+        while len(sizes) > 1 and sum(sizes) > self.schedule.replay_tokens:
+            del self.replay[0], sizes[0]
 
-    def _update(self) -> None:
-        """One step on a lesson drawn from the replay."""
+    def _step(self) -> None:
+        """Take one optimiser step on a batch from the replay buffer and update the averaged weights."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.schedule.learning_rate * _rate(self._share(), self.steps)
-        drawn = int(torch.randint(len(self.lessons), (1,), generator=self.source))
+            group["lr"] = self.schedule.learning_rate * _rate(self._progress(), self.steps)
+        index = int(torch.randint(len(self.replay), (1,), generator=self.source))
         self.optimizer.zero_grad()
-        self.course.loss(self.student, self.lessons[drawn]).mean().backward()
-        nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        self.objective.loss(self.network, self.replay[index]).mean().backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimizer.step()
         self.steps += 1
-        memory = min(0.99, self.steps / (self.steps + 10))
+        decay = min(0.99, self.steps / (self.steps + 10))
         with torch.no_grad():
-            for slow, fast in zip(self.steady.parameters(), self.student.parameters(), strict=True):
-                slow.lerp_(fast, 1 - memory)
+            for average, current in zip(self.ema_network.parameters(), self.network.parameters(), strict=True):
+                average.lerp_(current, 1 - decay)
 
     @torch.no_grad()
-    def _look(self) -> None:
-        """A point of the learning curve."""
-        losses = torch.cat([self.course.loss(self.steady, lesson).flatten() for lesson in self.held_out])
+    def _evaluate(self) -> None:
+        """Add the held-out error of the averaged weights to the learning curve."""
+        losses = torch.cat([self.objective.loss(self.ema_network, batch).flatten() for batch in self.held_out])
         seconds = time.perf_counter() - self.start
-        self.curve.append({"texts": self.texts, "seconds": round(seconds, 3), "error": losses.mean().item()})
+        self.learning_curve.append({"texts": self.texts, "seconds": round(seconds, 3), "error": losses.mean().item()})
 
 
-RISE = 100
-"""Steps until the learning rate is at its highest."""
-RISE_SHARE = 0.2
-"""Share of the budget after which it is, where that comes first."""
+WARMUP_STEPS = 100
+"""Steps until the learning rate reaches its maximum."""
+WARMUP_FRACTION = 0.2
+"""Fraction of the budget until it does, if that comes first."""
 
 
-def _rate(share: float, steps: int) -> float:
-    """Share of the highest learning rate: a rise, then half a cosine.
+def _rate(progress: float, steps: int) -> float:
+    """Return the fraction of the maximal learning rate: linear warm-up, then half a cosine with a floor of 0.02.
 
-    >>> [round(_rate(share, steps), 2) for share, steps in ((0.0, 49), (0.1, 9), (0.5, 999), (1.0, 1999))]
+    >>> [round(_rate(progress, steps), 2) for progress, steps in ((0.0, 49), (0.1, 9), (0.5, 999), (1.0, 1999))]
     [0.5, 0.49, 0.5, 0.02]
     """
-    risen = max((steps + 1) / RISE, share / RISE_SHARE)
-    return min(1.0, risen) * max(0.02, 0.5 * (1 + math.cos(math.pi * share)))
+    warmup = max((steps + 1) / WARMUP_STEPS, progress / WARMUP_FRACTION)
+    return min(1.0, warmup) * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))

@@ -11,7 +11,7 @@ from diffmask.core.probe import Baseline, site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, progress_bar, seeded
 from diffmask.errors import FitWarning
-from diffmask.methods.amortised.amortised import Amortised, split_off
+from diffmask.methods.amortised.amortised import Amortised, split_held_out
 from diffmask.methods.diffmask.calibration import calibrate, diagnose
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 from diffmask.methods.diffmask.nested import NestedMaskExplainer, Thresholds
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 def build_margins(method: "DiffMask", task: Task, seed: int) -> NestedMaskExplainer:
     """A student that scores every token 0, thresholds that are the same for every text."""
     start = _ranking(method).build(task, seed)
-    last = site_statistics(task, start.student.sites[-1:], method.statistics_rows)[start.student.sites[-1]]
+    last = site_statistics(task, start.network.sites[-1:], method.statistics_rows)[start.network.sites[-1]]
     with seeded(seed, "margins"):
         thresholds = Thresholds(last, len(method.margins))
     margins = tuple(sorted(method.margins))
-    return NestedMaskExplainer(task, start.student, thresholds, margins, start.baseline.detach(), method.temperature[1])
+    return NestedMaskExplainer(task, start.network, thresholds, margins, start.baseline.detach(), method.temperature[1])
 
 
 def train_margins(method: "DiffMask", explainer: NestedMaskExplainer, task: Task, seed: int) -> None:
@@ -35,11 +35,11 @@ def train_margins(method: "DiffMask", explainer: NestedMaskExplainer, task: Task
     ranking = _ranking(method)
     start = ranking.build(task, seed)
     ranking.train(start, task, seed)
-    explainer.student.load_state_dict(start.student.state_dict())
+    explainer.student.load_state_dict(start.network.state_dict())
     loop = _Fit(method, explainer, task, generator(seed, "margins"))
     for step in progress_bar(range(method.steps), f"fit {method.label}"):
         loop.step(step / method.steps)
-    _, others = split_off(task, len(task.data["train"]))
+    _, others = split_held_out(task, len(task.data["train"]))
     calibrate(explainer, others[::2].spread(max(method.settle_rows, 1)))
     explainer.diagnostics = diagnose(explainer, others[1::2].spread(512), loop.multipliers)
     for name, found in explainer.diagnostics.items():

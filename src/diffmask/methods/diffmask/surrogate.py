@@ -23,7 +23,7 @@ from diffmask.core.distributions import (
 )
 from diffmask.core.explainer import ForwardTrace, States
 from diffmask.core.task import Task
-from diffmask.methods.amortised.network import AttributionNetwork, views
+from diffmask.methods.amortised.network import AttributionNetwork, project_all
 from diffmask.methods.diffmask.base import MaskExplainer, binarize
 from diffmask.methods.diffmask.elimination import elimination
 from diffmask.methods.diffmask.linear_probe import LinearProbe
@@ -53,11 +53,15 @@ class LayerwiseAttributor(nn.Module):
         """What each of the answer's numbers loses with each token, as far as each of these sites can know."""
         asked = [self.student(site) for site in sites]
         seen = {
-            name: iter(views(states[name], [student.part(name) for student in asked if name in student.sites]))
+            name: iter(
+                project_all(states[name], [student.projection(name) for student in asked if name in student.sites])
+            )
             for name in self.reads
         }
         own = [[next(seen[name]) for name in student.sites] for student in asked]
-        return torch.stack([student.told(view, states, present) for student, view in zip(asked, own, strict=True)])
+        return torch.stack(
+            [student.from_projections(view, states, present) for student, view in zip(asked, own, strict=True)]
+        )
 
 
 class SurrogateMaskExplainer(MaskExplainer):

@@ -16,10 +16,10 @@ from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.probe import statistics_of
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded
-from diffmask.methods.amortised.amortised import ask_all, split_off
-from diffmask.methods.amortised.network import AttributionNetwork, Reading, keep
-from diffmask.methods.amortised.objectives import draw_kept, misfit, told_of_copies
-from diffmask.methods.amortised.training import Budget, Fit, Objective, Schedule
+from diffmask.methods.amortised.amortised import query_by_length, split_held_out
+from diffmask.methods.amortised.network import AttributionNetwork, CachedStates, cache_states
+from diffmask.methods.amortised.objectives import logit_divergence, masked_logits, sample_mask_pairs
+from diffmask.methods.amortised.training import AmortisedTraining, Budget, Objective, TrainingSchedule
 from diffmask.methods.diffmask.baseline import learn_baselines
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.linear_probe import fit_linear_probes
@@ -54,23 +54,23 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> SurrogateMaskExpl
 def train_copies(method: "DiffMask", explainer: SurrogateMaskExplainer, task: Task, seed: int) -> None:
     """Ask about masked copies, learn what tokens add, then set the thresholds where hard masks hold the margin."""
     start, source = time.perf_counter(), generator(seed, "diffmask")
-    rows, held_out = split_off(task, method.held_out)
+    rows, held_out = split_held_out(task, method.held_out)
     batches = infinite_minibatches(rows, method.batch_size, source, method.length_pool)
     course = LayeredCopies(explainer, method.pairs, method.own, method.sites_per_step, source)
     if method.learn_baseline:
         learn_baselines(explainer, batches, course.drawn, source)
-    schedule = Schedule(
+    schedule = TrainingSchedule(
         budget=Budget(texts=float(method.steps * method.batch_size)),
-        updates=method.updates,
-        replay=method.replay,
+        steps_per_batch=method.updates,
+        replay_tokens=method.replay,
         learning_rate=method.rate,
-        patience=Schedule.looks,
+        patience=TrainingSchedule.evaluations,
         weight_decay=WEIGHT_DECAY,
     )
-    asked = ask_all(course, held_out, method.batch_size)
-    fit = Fit(explainer.layered, course, schedule, asked, source, start)
-    fit.run(batches, keep="last")  # held-out texts are asked about sets of no student's choice
-    _, others = split_off(task, len(rows))
+    asked = query_by_length(course, held_out, method.batch_size)
+    training = AmortisedTraining(explainer.layered, course, schedule, asked, source, start)
+    training.run(batches, keep="last")  # held-out texts are asked about sets of no student's choice
+    _, others = split_held_out(task, len(rows))
     set_thresholds(explainer, others[::2].spread(method.settle_rows), method.site_margins(explainer.sites))
     explainer.diagnostics = diagnose(explainer, method.margin, held_out=others[1::2], rows=method.settle_rows)
     report(explainer.diagnostics, method.label)
@@ -80,7 +80,7 @@ def train_copies(method: "DiffMask", explainer: SurrogateMaskExplainer, task: Ta
 class LayeredLesson:
     """A few texts of like length, and the answer's numbers for masked copies of them, masked at one place or more."""
 
-    reading: Reading
+    cached: CachedStates
     answer: Distribution
     """To the whole text."""
     maskable: Bool[Tensor, "row token"]
@@ -108,29 +108,29 @@ class LayeredCopies(Objective[LayerwiseAttributor, LayeredLesson]):
     source: torch.Generator
 
     @torch.no_grad()
-    def ask(self, batch: Batch) -> LayeredLesson:
+    def query_model(self, batch: Batch) -> LayeredLesson:
         """One clean pass, and for every place a pass over all copies."""
         clean = ForwardTrace.of(self.explainer.task, batch)
         kept, told = {}, {}
         for site in self.drawn():
             place = self.explainer.place(site)
             chosen = [self._chosen(clean, site)] if self.own else []
-            kept[place] = torch.cat([draw_kept(batch.maskable, self.pairs, self.source), *chosen], dim=1)
+            kept[place] = torch.cat([sample_mask_pairs(batch.maskable, self.pairs, self.source), *chosen], dim=1)
             baseline = self.explainer.baseline(site)
-            told[place] = told_of_copies(self.explainer.task, clean, place, baseline, kept[place])
-        reading = keep(clean.states, self.explainer.layered.reads, batch.present)
-        return LayeredLesson(reading, clean.answer, batch.maskable, kept, told)
+            told[place] = masked_logits(self.explainer.task, clean, place, baseline, kept[place])
+        cached = cache_states(clean.states, self.explainer.layered.reads, batch.present)
+        return LayeredLesson(cached, clean.answer, batch.maskable, kept, told)
 
-    def loss(self, student: LayerwiseAttributor, lesson: LayeredLesson) -> Float[Tensor, "row copy"]:
+    def loss(self, network: LayerwiseAttributor, batch: LayeredLesson) -> Float[Tensor, "row copy"]:
         """KL(the model's answer to a masked copy || the answer that a site's scores add up to), for all sites asked."""
-        states, present = lesson.reading.full()
-        sites = tuple(site for site in self.explainer.sites if self.explainer.place(site) in lesson.told)
+        states, present = batch.cached.restore()
+        sites = tuple(site for site in self.explainer.sites if self.explainer.place(site) in batch.told)
         found = []
-        for site, lost in zip(sites, student(states, present, sites), strict=True):
+        for site, lost in zip(sites, network(states, present, sites), strict=True):
             place = self.explainer.place(site)
-            erased = lesson.maskable[:, None] & ~lesson.kept[place]
-            remaining = flat_logits(lesson.answer)[:, None] - erased.to(lost) @ lost
-            found.append(misfit(lesson.answer, lesson.told[place], remaining))
+            erased = batch.maskable[:, None] & ~batch.kept[place]
+            remaining = flat_logits(batch.answer)[:, None] - erased.to(lost) @ lost
+            found.append(logit_divergence(batch.answer, batch.told[place], remaining))
         return torch.cat(found, dim=1)
 
     def drawn(self) -> tuple[str, ...]:
