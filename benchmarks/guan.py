@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffmask.methods.noise.distortion import Problem, pose
+from diffmask.methods.noise.distortion import DistortionProblem, define_problem
 from diffmask.methods.noise.interpreter import Interpreter
-from diffmask.methods.noise.solver import Settings, solve
+from diffmask.methods.noise.solver import SolverSettings, solve
 
 WEIGHTS = torch.tensor([10.0, 20.0, 5.0, -20.0, -10.0])
 STEPS = 5000
@@ -120,8 +120,8 @@ def toy_batch(seed: int) -> Run:
     """32 toy sentences in one call of ours."""
     x = toy_sentences(seed, 32)
     mask = torch.ones(32, 5, dtype=torch.bool)
-    problem = pose(lambda noisy, rows: torch.einsum("s,csd->cd", WEIGHTS, noisy), x, mask)
-    return timed(lambda: solve(problem, Settings(seed=seed)).sigma, toy_closed_form(x))
+    problem = define_problem(lambda noisy, rows: torch.einsum("s,csd->cd", WEIGHTS, noisy), x, mask)
+    return timed(lambda: solve(problem, SolverSettings(seed=seed)).sigma, toy_closed_form(x))
 
 
 def sharp_transformer(seed: int) -> nn.Module:
@@ -136,22 +136,22 @@ def sharp_transformer(seed: int) -> nn.Module:
     return encoder
 
 
-def transformer_problem(encoder: nn.Module, seed: int) -> tuple[Problem, Tensor]:
+def transformer_problem(encoder: nn.Module, seed: int) -> tuple[DistortionProblem, Tensor]:
     """14 random words of size 1, and the spread of the state over 200 such sentences."""
     x = torch.randn(201, 14, 128, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         spread = encoder(x[1:]).std(0, correction=0)
     mask = torch.ones(1, 14, dtype=torch.bool)
-    return pose(lambda noisy, rows: encoder(noisy), x[:1], mask, regularization=spread), spread
+    return define_problem(lambda noisy, rows: encoder(noisy), x[:1], mask, regularization=spread), spread
 
 
 def transformer_pair(seed: int, scale: float) -> tuple[Run, Run]:
     """Both against a solution on 512 samples a step, from noise that neither has seen."""
     encoder = sharp_transformer(seed)
     problem, spread = transformer_problem(encoder, seed)
-    reference = Settings(scale=scale, samples=512, tolerance=0.007, most_steps=40, seed=1000 + seed)
+    reference = SolverSettings(scale=scale, samples=512, tolerance=0.007, max_steps=40, seed=1000 + seed)
     wanted = solve(problem, reference).sigma[0]
-    ours = timed(lambda: solve(problem, Settings(scale=scale, seed=seed)).sigma[0], wanted)
+    ours = timed(lambda: solve(problem, SolverSettings(scale=scale, seed=seed)).sigma[0], wanted)
     old = timed(lambda: published(lambda x: encoder(x[None])[0], problem.x[0], spread, scale, seed), wanted)
     return old, ours
 

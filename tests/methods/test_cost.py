@@ -47,10 +47,10 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
     ("diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     # Two clean passes of phi, one trace, and a step each of 4 samples.
-    ("noise-tolerance", {"most_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
+    ("noise-tolerance", {"max_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
     (
         "noise-tolerance",
-        {"most_steps": 3, "samples": 4, "reads": ["*"]},
+        {"max_steps": 3, "samples": 4, "targets": ["*"]},
         1 + 1 + 3 * (2 + 3),
         9,
         (1 + 1 + 3 * (2 + 3 * 4)) * BATCH,

@@ -1,18 +1,18 @@
-"""The method `noise`: one layer or all of them, against the closed form of a linear model."""
+"""The method `noise-tolerance`: one layer or all of them, against the closed form of a linear model."""
 
 import pytest
 import torch
 
 from diffmask.core.probe import site_statistics
 from diffmask.errors import SiteError
-from diffmask.methods.noise.method import NoiseExplainer, NoiseTolerance
+from diffmask.methods.noise.method import NoiseTolerance, NoiseToleranceExplainer
 from support.linear import LinearTask
 from support.transformer import TransformerTask
 
 
-def explainer_of(method: NoiseTolerance, task: LinearTask | TransformerTask) -> NoiseExplainer:
+def explainer_of(method: NoiseTolerance, task: LinearTask | TransformerTask) -> NoiseToleranceExplainer:
     found = method.fit(task)
-    assert isinstance(found, NoiseExplainer)
+    assert isinstance(found, NoiseToleranceExplainer)
     return found
 
 
@@ -20,7 +20,7 @@ def test_a_linear_model_tolerates_noise_in_inverse_proportion_to_its_weights() -
     # distortion = |w|^2 sum_t sigma_t^2, so that 2 |w|^2 sigma_t^2 = rate for every token: |w|^2 = 5.
     task = LinearTask([[1, 2, 3], [3, 1]])
     batch = task.data["test"]
-    explainer = explainer_of(NoiseTolerance(rate=0.5, tolerance=0.02, most_steps=200), task)
+    explainer = explainer_of(NoiseTolerance(rate=0.5, tolerance=0.02, max_steps=200), task)
     sigma = explainer.sigma(batch)
     torch.testing.assert_close(sigma[:, 0], (0.5 / 10) ** 0.5 * batch.present, rtol=0.03, atol=0)
     torch.testing.assert_close(explainer(batch).scores, (10 / 0.5) ** 0.5 * batch.present, rtol=0.03, atol=0)
@@ -29,7 +29,7 @@ def test_a_linear_model_tolerates_noise_in_inverse_proportion_to_its_weights() -
 def test_every_later_layer_is_explained_in_one_call() -> None:
     task = TransformerTask()
     batch = task.data["test"][:4]
-    found = explainer_of(NoiseTolerance(reads=("*",), most_steps=20, samples=8), task)(batch)
+    found = explainer_of(NoiseTolerance(targets=("*",), max_steps=20, samples=8), task)(batch)
     assert found.layers == ("block 0", "block 1", "output")
     assert found.by_layer is not None
     torch.testing.assert_close(found.scores, found.by_layer.mean(dim=1))
@@ -41,7 +41,7 @@ def test_the_first_layer_holds_each_token_as_its_own_state_says() -> None:
     # distortion = sum_t sigma_t^2 sum_k s_k^-2 / N, so that sigma_t^2 = rate N / (2 sum_k s_k^-2).
     task = TransformerTask()
     batch = task.data["test"][:3].trim()
-    sigma = explainer_of(NoiseTolerance(reads=("block 0",), tolerance=0.01, most_steps=300), task).sigma(batch)
+    sigma = explainer_of(NoiseTolerance(targets=("block 0",), tolerance=0.01, max_steps=300), task).sigma(batch)
     inverse = site_statistics(task, ["block 0"], rows=2000)["block 0"].deviation.pow(-2).sum()
     numbers = batch.present.sum(dim=1, keepdim=True) * 16
     expected = (numbers / (2 * inverse)).sqrt() * batch.maskable
@@ -50,10 +50,10 @@ def test_the_first_layer_holds_each_token_as_its_own_state_says() -> None:
 
 def test_the_answer_can_be_read_beside_sites() -> None:
     task = TransformerTask()
-    method = NoiseTolerance(site="block 1", reads=("output", "answer"), most_steps=5, samples=4)
-    assert explainer_of(method, task)(task.data["test"][:3]).layers == ("output", "answer")
+    method = NoiseTolerance(site="block 1", targets=("output", "logits"), max_steps=5, samples=4)
+    assert explainer_of(method, task)(task.data["test"][:3]).layers == ("output", "logits")
 
 
 def test_what_comes_before_the_noise_cannot_be_read() -> None:
-    with pytest.raises(SiteError, match="cannot be read at 'embedding'; what comes after it: output, answer"):
-        NoiseTolerance(site="block 1", reads=("embedding",)).fit(TransformerTask())
+    with pytest.raises(SiteError, match="'embedding' does not come after 'block 1'; targets after it: output, logits"):
+        NoiseTolerance(site="block 1", targets=("embedding",)).fit(TransformerTask())

@@ -9,11 +9,11 @@ from scipy.stats import multivariate_normal  # type: ignore[import-untyped]  # i
 from torch import Tensor, nn
 
 from diffmask.errors import InputError
-from diffmask.methods.noise.distortion import Phi, pose
+from diffmask.methods.noise.distortion import Phi, define_problem
 from diffmask.methods.noise.information import (
     ConceptClassifier,
     concept_information,
-    fit_concepts,
+    fit_concept_classifier,
     layer_curve,
     layer_phis,
     sentence_entropy,
@@ -21,13 +21,13 @@ from diffmask.methods.noise.information import (
     word_entropy,
     word_information,
 )
-from diffmask.methods.noise.plotting import draw_curves, draw_layers
-from diffmask.methods.noise.solver import Settings, Tolerance, solve_layers
+from diffmask.methods.noise.plotting import plot_curves, plot_layers
+from diffmask.methods.noise.solver import NoiseSolution, SolverSettings, solve_layers
 
 torch.set_num_threads(1)
 LENGTHS = torch.tensor([6, 4, 3])
 MASK = torch.arange(6) < LENGTHS[:, None]
-SETTINGS = Settings(scale=10.0, samples=16, tolerance=0.1)
+SETTINGS = SolverSettings(scale=10.0, samples=16, tolerance=0.1)
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -41,8 +41,8 @@ def frozen(module: nn.Module, seed: int) -> nn.Module:
     return module.eval()
 
 
-def solve_phis(phis: list[Phi], x: Tensor) -> Tolerance:
-    return solve_layers([pose(phi, x, MASK) for phi in phis], SETTINGS)
+def solve_phis(phis: list[Phi], x: Tensor) -> NoiseSolution:
+    return solve_layers([define_problem(phi, x, MASK) for phi in phis], SETTINGS)
 
 
 def pooled(state: Tensor, rows: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def test_the_entropy_of_a_word_is_that_of_scipys_gaussian() -> None:
 def test_information_is_the_entropy_of_the_word_minus_what_is_left_of_it() -> None:
     sigma = torch.tensor([[0.1, 2.0]])
     difference = word_entropy(torch.full((1, 2), 3.0), 7) - word_entropy(sigma, 7)
-    torch.testing.assert_close(word_information(sigma, 7, spread=3.0), difference)
+    torch.testing.assert_close(word_information(sigma, 7, deviation=3.0), difference)
 
 
 def test_a_curve_averages_words_and_leaves_padding_out() -> None:
@@ -107,7 +107,7 @@ def test_a_convolution_an_lstm_and_a_transformer_stand_side_by_side() -> None:
         assert answer.converged.all(), name
         curves[name] = layer_curve(word_entropy(answer.sigma, 8), MASK).numpy()
     assert {name: len(curve) for name, curve in curves.items()} == {"CNN": 2, "LSTM": 6, "Transformer": 2}
-    (axes,) = draw_curves(curves).axes
+    (axes,) = plot_curves(curves).axes
     assert [line.get_label() for line in axes.get_lines()] == list(curves)
 
 
@@ -127,7 +127,7 @@ def test_a_sentence_that_has_ended_keeps_its_last_state() -> None:
 def test_concepts_are_told_apart_and_the_classifier_is_the_minimum_of_its_loss() -> None:
     x = torch.cat([draw(40, 4) + 1.5, draw(40, 4, seed=1) - 1.5])
     concept = torch.arange(80) // 40
-    classifier = fit_concepts(x, concept, penalty=0.1)
+    classifier = fit_concept_classifier(x, concept, penalty=0.1)
     assert (classifier(x).argmax(1) == concept).float().mean() > 0.95
     residual = classifier(x).exp() - torch.nn.functional.one_hot(concept)
     torch.testing.assert_close(residual.T @ x / 80 + 0.1 * classifier.weight, torch.zeros(2, 4), atol=1e-4, rtol=0)
@@ -149,22 +149,24 @@ def test_concept_information_of_a_hand_made_classifier_is_the_integral() -> None
 def test_a_state_that_ignores_a_word_has_lost_its_concept() -> None:
     concept = torch.tensor([[0, 1, 0, 1]])
     x = draw(1, 4, 8) / 10 + (2.0 * concept - 1)[..., None]
-    classifier = fit_concepts(x[0], concept[0])
+    classifier = fit_concept_classifier(x[0], concept[0])
     phi: Phi = lambda x, rows: x[:, :2].flatten(1)  # noqa: E731
-    sigma = solve_layers([pose(phi, x, torch.ones(1, 4, dtype=torch.bool))], Settings(scale=5.0)).sigma[:, 0]
+    sigma = solve_layers([define_problem(phi, x, torch.ones(1, 4, dtype=torch.bool))], SolverSettings(scale=5.0)).sigma[
+        :, 0
+    ]
     lost = concept_information(classifier, x, sigma, concept)[0]
     assert lost[:2].min() > -0.2 > -1 > lost[2:].max()
 
 
 def test_concepts_without_words_are_refused() -> None:
     with pytest.raises(InputError, match="at least one word"):
-        fit_concepts(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
+        fit_concept_classifier(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
 
 
 def test_a_heat_map_has_a_row_a_layer_a_column_a_word_and_a_colour_bar() -> None:
-    axes, bar = draw_layers(np.arange(6.0).reshape(2, 3), ["a", "b", "c"], ["first", "second"]).axes
+    axes, bar = plot_layers(np.arange(6.0).reshape(2, 3), ["a", "b", "c"], ["first", "second"]).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     assert bar.get_ylabel() == "H(X|s), nats"
     with pytest.raises(InputError, match="2 words for 3 numbers"):
-        draw_layers(np.zeros((2, 3)), ["a", "b"])
+        plot_layers(np.zeros((2, 3)), ["a", "b"])

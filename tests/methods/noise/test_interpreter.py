@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import diffmask
 from diffmask.errors import InputError, NumericsError
-from diffmask.methods.noise.interpreter import Interpreter, SentencePhi, batched, calculate_regularization
+from diffmask.methods.noise.interpreter import Interpreter, SentencePhi, batch_phi, calculate_regularization
 
 torch.set_num_threads(1)
 W = torch.tensor([10.0, 20.0, 5.0, -20.0, -10.0])
@@ -59,7 +59,7 @@ def test_the_older_toy_without_regularization_reaches_the_closed_form() -> None:
     np.testing.assert_allclose(interpreter.get_sigma(), closed_form(x).numpy(), rtol=0.02)
     assert report.converged.item() and report.steps.item() < 20
     assert report.residual.abs().max() < 0.05
-    assert interpreter.tolerance is report
+    assert interpreter.solution is report
 
 
 def test_arguments_keep_their_published_order() -> None:
@@ -175,7 +175,7 @@ def test_a_phi_that_can_only_run_alone_is_run_in_a_loop() -> None:
 )
 def test_a_phi_of_one_sentence_gives_the_same_states_for_many(phi: SentencePhi) -> None:
     x = draw(4, 5, 8)
-    torch.testing.assert_close(batched(phi, x[0])(x, torch.arange(4)), torch.stack([phi(sentence) for sentence in x]))
+    torch.testing.assert_close(batch_phi(phi, x[0])(x, torch.arange(4)), torch.stack([phi(sentence) for sentence in x]))
 
 
 def test_a_scalar_phi_is_explained_too() -> None:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from diffmask.errors import ConfigError, InputError, NumericsError
-from diffmask.methods.noise.distortion import Phi, measure, pose
-from diffmask.methods.noise.solver import Settings, Tolerance, solve, solve_layers, standard_normal
+from diffmask.methods.noise.distortion import Phi, define_problem, estimate_distortion
+from diffmask.methods.noise.solver import NoiseSolution, SolverSettings, sample_noise, solve, solve_layers
 
 torch.set_num_threads(1)
 W = torch.tensor([10.0, 20.0, 5.0, -20.0, -10.0])
-PRECISE = Settings(tolerance=0.004)
+PRECISE = SolverSettings(tolerance=0.004)
 
 
 def weighted_sum(weights: Tensor) -> Phi:
@@ -27,8 +27,8 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def toy_answer(weights: Tensor, settings: Settings, x: Tensor, **normalise: Tensor) -> Tolerance:
-    return solve(pose(weighted_sum(weights), x, whole(x), **normalise), settings)
+def toy_answer(weights: Tensor, settings: SolverSettings, x: Tensor, **normalise: Tensor) -> NoiseSolution:
+    return solve(define_problem(weighted_sum(weights), x, whole(x), **normalise), settings)
 
 
 class Encoder(nn.Module):
@@ -48,9 +48,9 @@ class Encoder(nn.Module):
         return state
 
 
-def encoder_answer(x: Tensor, mask: Tensor, settings: Settings) -> Tolerance:
+def encoder_answer(x: Tensor, mask: Tensor, settings: SolverSettings) -> NoiseSolution:
     encoder = Encoder(x.shape[2])
-    problem = pose(lambda noisy, rows: encoder(noisy, mask[rows]), x, mask, counted=mask[..., None])
+    problem = define_problem(lambda noisy, rows: encoder(noisy, mask[rows]), x, mask, feature_mask=mask[..., None])
     return solve(problem, settings)
 
 
@@ -65,12 +65,12 @@ def test_sigma_of_a_dense_linear_phi_with_regularization_is_the_closed_form() ->
     matrix, spread, x = draw(12, 4, 32), 0.5 + draw(12, seed=1).abs(), draw(1, 4, 32, seed=2)
     curvature = (matrix.square().sum(2) / spread.square()[:, None]).mean(0)
     closed_form = (0.1 / (2 * 4 * curvature)).sqrt()
-    problem = pose(lambda x, rows: torch.einsum("ksd,csd->ck", matrix, x), x, whole(x), regularization=spread)
+    problem = define_problem(lambda x, rows: torch.einsum("ksd,csd->ck", matrix, x), x, whole(x), regularization=spread)
     torch.testing.assert_close(solve(problem, PRECISE).sigma[0], closed_form, rtol=0.02, atol=0)
 
 
 def test_a_word_that_phi_ignores_and_one_it_hardly_uses_are_at_the_cap_exactly() -> None:
-    answer = toy_answer(torch.tensor([1.0, 0.0, 1e-4]), Settings(), draw(1, 3, 64))
+    answer = toy_answer(torch.tensor([1.0, 0.0, 1e-4]), SolverSettings(), draw(1, 3, 64))
     assert answer.sigma[0, 1:].tolist() == [0.5, 0.5]
     assert answer.sigma[0, 0] < 0.5
     assert answer.residual[0, 1:].tolist() == [0.0, 0.0] == answer.uncertainty[0, 1:].tolist()
@@ -80,9 +80,9 @@ def test_a_word_that_phi_ignores_and_one_it_hardly_uses_are_at_the_cap_exactly()
 def test_i1_at_the_optimum_every_word_has_slope_rate_over_words() -> None:
     x = draw(1, 6, 16)
     encoder = Encoder(16)
-    problem = pose(lambda noisy, rows: encoder(noisy, whole(x)[rows]), x, whole(x))
-    answer = solve(problem, Settings(tolerance=0.01, scale=5.0))
-    fresh = measure(problem, answer.sigma.log(), torch.tensor([0]), standard_normal(77, 0, (4096, 6, 16)))
+    problem = define_problem(lambda noisy, rows: encoder(noisy, whole(x)[rows]), x, whole(x))
+    answer = solve(problem, SolverSettings(tolerance=0.01, scale=5.0))
+    fresh = estimate_distortion(problem, answer.sigma.log(), torch.tensor([0]), sample_noise(77, 0, (4096, 6, 16)))
     torch.testing.assert_close(fresh.slope[0], torch.full((6,), 0.1 / 6), rtol=0.1, atol=0)
     assert answer.residual.abs().max() < 0.1
 
@@ -99,20 +99,20 @@ def test_i3_ratios_of_sigma_are_those_of_the_weights_whatever_rate_scale_and_len
     rate: float, scale: float, words: int
 ) -> None:
     weights = torch.cat([torch.tensor([4.0, 16.0]), torch.ones(words - 2)])
-    answer = toy_answer(weights, Settings(tolerance=0.004, rate=rate, scale=scale), draw(1, words, 128) / 10)
+    answer = toy_answer(weights, SolverSettings(tolerance=0.004, rate=rate, scale=scale), draw(1, words, 128) / 10)
     assert answer.sigma[0, 0] / answer.sigma[0, 1] == pytest.approx(4.0, rel=0.02)
 
 
 def test_i4_four_times_the_rate_doubles_sigma() -> None:
     x = draw(1, 5, 64) / 10
-    one, four = (toy_answer(W, Settings(rate=rate, tolerance=0.004), x).sigma for rate in (0.1, 0.4))
+    one, four = (toy_answer(W, SolverSettings(rate=rate, tolerance=0.004), x).sigma for rate in (0.1, 0.4))
     torch.testing.assert_close(four, 2 * one, rtol=0.02, atol=0)
 
 
 def test_i4_a_multiple_of_phi_changes_nothing_without_regularization_or_when_it_is_scaled_too() -> None:
     x, spread = draw(1, 5, 64) / 10, 1 + draw(64, seed=1).abs()
-    torch.testing.assert_close(toy_answer(W, Settings(), x).sigma, toy_answer(3 * W, Settings(), x).sigma)
-    one, three = (toy_answer(k * W, Settings(), x, regularization=k * spread).sigma for k in (1.0, 3.0))
+    torch.testing.assert_close(toy_answer(W, SolverSettings(), x).sigma, toy_answer(3 * W, SolverSettings(), x).sigma)
+    one, three = (toy_answer(k * W, SolverSettings(), x, regularization=k * spread).sigma for k in (1.0, 3.0))
     torch.testing.assert_close(one, three)
 
 
@@ -125,8 +125,10 @@ def test_i4_sigma_moves_with_its_word() -> None:
 def test_i5_a_constant_added_to_phi_matters_only_without_regularization() -> None:
     x, spread = draw(1, 5, 64), torch.full((64,), 2.0)
     phis: list[Phi] = [weighted_sum(W), lambda x, rows: weighted_sum(W)(x, rows) + 100]
-    with_spread = [solve(pose(phi, x, whole(x), regularization=spread), Settings()).sigma for phi in phis]
-    without = [solve(pose(phi, x, whole(x)), Settings(scale=50.0)).sigma for phi in phis]
+    with_spread = [
+        solve(define_problem(phi, x, whole(x), regularization=spread), SolverSettings()).sigma for phi in phis
+    ]
+    without = [solve(define_problem(phi, x, whole(x)), SolverSettings(scale=50.0)).sigma for phi in phis]
     torch.testing.assert_close(with_spread[0], with_spread[1], rtol=1e-3, atol=0)
     assert (without[1] / without[0]).min() > 2
 
@@ -135,7 +137,7 @@ def test_i5_a_constant_added_to_phi_matters_only_without_regularization() -> Non
 def test_i6_as_many_unused_words_again_shrink_sigma_only_when_the_entropy_is_averaged(
     reduction: str, factor: float
 ) -> None:
-    settings = Settings(reduction=reduction, scale=1.0, tolerance=0.004)  # type: ignore[arg-type]  # a parameter of the test is a str
+    settings = SolverSettings(reduction=reduction, scale=1.0, tolerance=0.004)  # type: ignore[arg-type]  # a parameter of the test is a str
     x = draw(1, 10, 128) / 10
     short = toy_answer(W, settings, x[:, :5]).sigma
     double = toy_answer(torch.cat([W, torch.zeros(5)]), settings, x).sigma
@@ -144,7 +146,7 @@ def test_i6_as_many_unused_words_again_shrink_sigma_only_when_the_entropy_is_ave
 
 def test_the_paper_sums_the_entropy_so_its_sigma_is_that_of_a_rate_as_many_times_larger_as_there_are_words() -> None:
     x = draw(1, 5, 64) / 10
-    paper, code = toy_answer(W, Settings(reduction="sum"), x), toy_answer(W, Settings(rate=0.5), x)
+    paper, code = toy_answer(W, SolverSettings(reduction="sum"), x), toy_answer(W, SolverSettings(rate=0.5), x)
     torch.testing.assert_close(paper.sigma, code.sigma)
 
 
@@ -155,7 +157,7 @@ def test_i7_for_little_noise_the_jacobian_gives_sigma() -> None:
     )[0, :, :, 0]
     weight = encoder(x, whole(x)).square().mean().reciprocal()
     curvature = jacobian.square().sum((0, 1, 3)) * weight / (4 * 16)
-    settings = Settings(rate=1e-5, tolerance=0.005)
+    settings = SolverSettings(rate=1e-5, tolerance=0.005)
     torch.testing.assert_close(
         encoder_answer(x, whole(x), settings).sigma[0], (1e-5 / (2 * 4 * curvature)).sqrt(), rtol=0.03, atol=0
     )
@@ -164,24 +166,24 @@ def test_i7_for_little_noise_the_jacobian_gives_sigma() -> None:
 def test_i8_a_feature_with_regularization_zero_is_left_out_as_if_phi_did_not_return_it() -> None:
     x, spread = draw(1, 5, 64), torch.ones(64)
     spread[10:] = 0
-    answer = toy_answer(W, Settings(), x, regularization=spread)
-    short = pose(lambda x, rows: weighted_sum(W)(x, rows)[:, :10], x, whole(x), regularization=torch.ones(10))
-    torch.testing.assert_close(answer.sigma, solve(short, Settings()).sigma, rtol=1e-4, atol=0)
+    answer = toy_answer(W, SolverSettings(), x, regularization=spread)
+    short = define_problem(lambda x, rows: weighted_sum(W)(x, rows)[:, :10], x, whole(x), regularization=torch.ones(10))
+    torch.testing.assert_close(answer.sigma, solve(short, SolverSettings()).sigma, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("spread", [torch.zeros(64), torch.full((64,), -1.0), torch.full((64,), math.nan)])
 def test_a_regularization_that_is_zero_everywhere_negative_or_nan_is_refused(spread: Tensor) -> None:
     with pytest.raises(InputError, match="regularization"):
-        toy_answer(W, Settings(), draw(1, 5, 64), regularization=spread)
+        toy_answer(W, SolverSettings(), draw(1, 5, 64), regularization=spread)
 
 
 def test_a_regularization_of_the_wrong_shape_is_refused_with_both_shapes() -> None:
     with pytest.raises(InputError, match=r"\(7,\).*\(1, 64\)"):
-        toy_answer(W, Settings(), draw(1, 5, 64), regularization=torch.ones(7))
+        toy_answer(W, SolverSettings(), draw(1, 5, 64), regularization=torch.ones(7))
 
 
 def test_a_row_does_not_depend_on_the_other_rows_or_on_padding() -> None:
-    settings = Settings(scale=5.0, tolerance=0.1)
+    settings = SolverSettings(scale=5.0, tolerance=0.1)
     lengths = torch.tensor([3, 7, 5, 2])
     mask = torch.arange(9) < lengths[:, None]
     x = draw(4, 9, 16) * (1 + torch.arange(4))[:, None, None]
@@ -197,7 +199,7 @@ def test_a_row_does_not_depend_on_the_other_rows_or_on_padding() -> None:
 def test_rows_stop_one_by_one() -> None:
     x = torch.cat([draw(1, 5, 8), draw(1, 5, 8, seed=1)])
     steps: Phi = lambda x, rows: weighted_sum(W)(x, rows) + (rows[:, None] == 1) * x[:, 0, :1] * 300  # noqa: E731
-    answer = solve(pose(steps, x, whole(x), regularization=torch.ones(8)), Settings())
+    answer = solve(define_problem(steps, x, whole(x), regularization=torch.ones(8)), SolverSettings())
     assert answer.converged.all()
     assert answer.steps[0] != answer.steps[1]
 
@@ -209,15 +211,17 @@ def test_calls_of_phi_are_no_larger_than_allowed_and_give_the_same_answer() -> N
         sizes.append(len(x))
         return weighted_sum(W)(x, rows)
 
-    small = solve(pose(phi, x, whole(x)), Settings(copies_per_call=2))
+    small = solve(define_problem(phi, x, whole(x)), SolverSettings(internal_batch_size=2))
     assert max(sizes[2:]) == 2
-    torch.testing.assert_close(small.sigma, toy_answer(W, Settings(), x).sigma, rtol=1e-4, atol=0)
+    torch.testing.assert_close(small.sigma, toy_answer(W, SolverSettings(), x).sigma, rtol=1e-4, atol=0)
 
 
 def test_all_layers_are_solved_in_one_call_with_the_layer_as_second_axis() -> None:
     x = draw(2, 5, 64)
-    problems = [pose(weighted_sum(k * W), x, whole(x), regularization=torch.ones(64)) for k in (1.0, 2.0, 4.0)]
-    answer = solve_layers(problems, Settings())
+    problems = [
+        define_problem(weighted_sum(k * W), x, whole(x), regularization=torch.ones(64)) for k in (1.0, 2.0, 4.0)
+    ]
+    answer = solve_layers(problems, SolverSettings())
     assert answer.sigma.shape == (2, 3, 5)
     assert answer.converged.shape == (2, 3)
     torch.testing.assert_close(answer.sigma[:, 0], 4 * answer.sigma[:, 2], rtol=1e-4, atol=0)
@@ -226,43 +230,43 @@ def test_all_layers_are_solved_in_one_call_with_the_layer_as_second_axis() -> No
 
 def test_the_same_seed_gives_the_same_answer_and_nothing_global_is_drawn() -> None:
     x, before = draw(1, 5, 64), torch.get_rng_state()
-    one, again, other = (toy_answer(W, Settings(seed=seed), x).sigma for seed in (3, 3, 4))
+    one, again, other = (toy_answer(W, SolverSettings(seed=seed), x).sigma for seed in (3, 3, 4))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_noise_is_standard_normal_and_more_tokens_leave_the_first_as_they_were() -> None:
-    noise = standard_normal(5, 2, (64, 20, 128))
-    assert torch.equal(standard_normal(5, 2, (64, 7, 128)), noise[:, :7])
-    assert not torch.equal(standard_normal(5, 3, (64, 20, 128)), noise)
+    noise = sample_noise(5, 2, (64, 20, 128))
+    assert torch.equal(sample_noise(5, 2, (64, 7, 128)), noise[:, :7])
+    assert not torch.equal(sample_noise(5, 3, (64, 20, 128)), noise)
     moments = torch.tensor([noise.mean(), noise.square().mean(), noise.pow(4).mean()])
     torch.testing.assert_close(moments, torch.tensor([0.0, 1.0, 3.0]), rtol=0.05, atol=0.02)
 
 
 def test_it_stops_early_once_precise_and_says_so() -> None:
-    answer = toy_answer(W, Settings(), draw(1, 5, 256))
+    answer = toy_answer(W, SolverSettings(), draw(1, 5, 256))
     assert answer.converged.item() and 10 <= answer.steps.item() < 20
     assert answer.uncertainty.max() <= 0.03
 
 
 def test_the_uncertainty_is_the_spread_of_the_answer_over_seeds() -> None:
     x = draw(1, 5, 32)
-    answers = [toy_answer(W, Settings(seed=seed), x) for seed in range(40)]
+    answers = [toy_answer(W, SolverSettings(seed=seed), x) for seed in range(40)]
     spread = torch.stack([answer.sigma[0].log() for answer in answers]).std(0).mean()
     reported = torch.stack([answer.uncertainty[0] for answer in answers]).mean()
     assert 0.6 < reported / spread < 1.5
 
 
 def test_too_few_steps_are_reported_as_not_converged() -> None:
-    answer = toy_answer(W, Settings(most_steps=3), draw(1, 5, 64))
+    answer = toy_answer(W, SolverSettings(max_steps=3), draw(1, 5, 64))
     assert answer.steps.tolist() == [3]
     assert not answer.converged.any()
 
 
 def test_no_step_at_all_gives_the_starting_sigma_and_admits_that_nothing_is_known() -> None:
     x = draw(1, 5, 64)
-    answer = toy_answer(W, Settings(most_steps=0), x)
+    answer = toy_answer(W, SolverSettings(max_steps=0), x)
     torch.testing.assert_close(answer.sigma, (0.01 * x.square().mean().sqrt().clamp(max=0.5)).expand(1, 5))
     assert not answer.converged.any()
     assert answer.uncertainty.isinf().all() and answer.residual.isinf().all()
@@ -271,12 +275,14 @@ def test_no_step_at_all_gives_the_starting_sigma_and_admits_that_nothing_is_know
 def test_a_bounded_phi_is_not_left_in_the_saturated_optimum() -> None:
     """sin(50 x) has slope 1/2 near 0 and none at large sigma, so that a large start stays at the cap."""
     x = torch.full((1, 3, 64), 0.01)
-    problem = pose(lambda x, rows: (50 * x).sin(), x, whole(x), regularization=torch.ones(1))
-    answer = solve(problem, Settings(scale=10.0, rate=0.02))
+    problem = define_problem(lambda x, rows: (50 * x).sin(), x, whole(x), regularization=torch.ones(1))
+    answer = solve(problem, SolverSettings(scale=10.0, rate=0.02))
     assert answer.sigma.max() < 0.02
     assert (
         answer.loss
-        < measure(problem, torch.full((1, 3), math.log(9.99)), torch.tensor([0]), draw(64, 3, 64)).distortion
+        < estimate_distortion(
+            problem, torch.full((1, 3), math.log(9.99)), torch.tensor([0]), draw(64, 3, 64)
+        ).distortion
     )
 
 
@@ -284,39 +290,39 @@ def test_nan_without_noise_names_the_rows() -> None:
     x = torch.ones(3, 5, 8)
     x[1] = -1
     with pytest.raises(NumericsError, match=r"without any noise, in rows \[1\]"):
-        pose(lambda x, rows: x.sqrt(), x, whole(x))
+        define_problem(lambda x, rows: x.sqrt(), x, whole(x))
 
 
 def test_nan_from_noise_names_the_rows_and_the_sigma_reached() -> None:
     x = torch.full((2, 5, 8), 2.0)
     x[1] = 1000.0
     with pytest.raises(NumericsError, match=r"noisy copies of rows \[0\].*largest sigma tried was"):
-        solve(pose(lambda x, rows: x.log(), x, whole(x)), Settings(rate=100.0))
+        solve(define_problem(lambda x, rows: x.log(), x, whole(x)), SolverSettings(rate=100.0))
 
 
 def test_a_phi_that_cannot_be_differentiated_is_refused() -> None:
     x = draw(1, 5, 8)
     with pytest.raises(InputError, match="no gradient"):
-        solve(pose(lambda x, rows: x.detach(), x, whole(x)), Settings())
+        solve(define_problem(lambda x, rows: x.detach(), x, whole(x)), SolverSettings())
 
 
 def test_a_phi_that_answers_differently_each_time_is_refused() -> None:
     x, dropout = draw(1, 5, 8), nn.Dropout(0.5)
     with torch.random.fork_rng(), pytest.raises(InputError, match=r"model\.eval\(\)"):
-        pose(lambda x, rows: dropout(x), x, whole(x))
+        define_problem(lambda x, rows: dropout(x), x, whole(x))
 
 
 def test_a_phi_that_is_zero_needs_a_regularization() -> None:
     x = torch.zeros(2, 5, 8)
     with pytest.raises(InputError, match=r"zero everywhere in rows \[0, 1\].*regularization"):
-        pose(weighted_sum(W), x, whole(x))
+        define_problem(weighted_sum(W), x, whole(x))
 
 
 def test_a_row_without_words_and_a_recipe_without_sense_are_refused() -> None:
     x, mask = draw(2, 5, 8), torch.tensor([[True] * 5, [False] * 5])
     with pytest.raises(InputError, match=r"rows \[1\] have no word"):
-        solve(pose(weighted_sum(W), x, mask), Settings())
+        solve(define_problem(weighted_sum(W), x, mask), SolverSettings())
     with pytest.raises(ConfigError, match="positive"):
-        Settings(rate=0.0)
+        SolverSettings(rate=0.0)
     with pytest.raises(ConfigError, match="at least 1"):
-        Settings(samples=0)
+        SolverSettings(samples=0)

@@ -1,4 +1,4 @@
-"""How far noise on the words moves a hidden state: the measured half of Guan et al.'s objective."""
+"""Distortion of a hidden state by noise on the word vectors: the measured term of Guan et al. 2019, eq. 7."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,26 +13,28 @@ from diffmask.errors import InputError, NumericsError
 Phi = Callable[[Float[Tensor, "copy token width"], Int[Tensor, " copy"]], Float[Tensor, "copy ..."]]
 """The hidden state to explain, s = phi(x, rows), as a function of the word vectors.
 
-`rows[k]` is the row of the problem that copy k is a noisy version of, so that a closure finds what belongs to it, such
-as `attention_mask[rows]`. A copy's answer must depend on that copy alone. Copies come sample by sample: all rows
-with the first noise, then all rows with the second.
+`rows[k]` is the row that copy k is a noisy version of, so that a closure can index its own inputs, for example
+`attention_mask[rows]`. The state of a copy must depend on that copy alone. Copies are ordered by sample: all rows with
+the first noise sample, then all rows with the second.
 """
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One question per row: how much noise does phi tolerate on each word? Made by `pose`."""
+class DistortionProblem:
+    """A hidden state phi, its inputs, and the weights of its features. Made by `define_problem`."""
 
     phi: Phi
     x: Float[Tensor, "row token width"]
     mask: Bool[Tensor, "row token"]
-    clean: Float[Tensor, "row feature"]
+    """Tokens that receive noise."""
+    reference: Float[Tensor, "row feature"]
+    """phi(x), without noise."""
     weight: Float[Tensor, "row feature"]
-    """w_k / N of `Measurement.distortion`; zero for a feature that does not count."""
+    """w_k / N of `DistortionEstimate.distortion`; 0 for an excluded feature."""
 
 
 @dataclass(frozen=True)
-class Measurement:
+class DistortionEstimate:
     """Averages over noise eps ~ N(0, 1) at one sigma, with d = phi(x + sigma eps) - phi(x)."""
 
     distortion: Float[Tensor, " row"]
@@ -41,151 +43,160 @@ class Measurement:
     """d distortion / d log sigma_i."""
 
 
-def pose(
+def define_problem(
     phi: Phi,
     x: Float[Tensor, "row token width"],
     mask: Bool[Tensor, "row token"],
     *,
     regularization: Float[Tensor, "..."] | None = None,
-    counted: Bool[Tensor, "..."] | None = None,
-) -> Problem:
-    """Weights w_k = 1 / R_k^2, or 1 / mean_k phi(x)_k^2 without R, over the N features that count.
+    feature_mask: Bool[Tensor, "..."] | None = None,
+) -> DistortionProblem:
+    """Compute the weights w_k = 1 / R_k^2, or 1 / mean_k phi(x)_k^2 without R, over the N features of phi.
 
-    R is a standard deviation over a corpus; R and `counted` broadcast to phi's answer. A feature with R_k = 0 never
-    varies: it is left out, as if phi did not return it. Name padding with `counted`, or N grows with it.
-    Without R the answer changes when a constant is added to phi: the second moment is not a variance.
+    R (`regularization`) is a standard deviation over a corpus. R and `feature_mask` broadcast to the shape of phi(x). A
+    feature with R_k = 0 never varies and is excluded. Exclude padding with `feature_mask`, otherwise N grows with it.
+    Without R, adding a constant to phi changes the result, because a second moment is not a variance.
     """
     x = x.detach()
-    clean = _clean_state(phi, x)
-    counts = _broadcast(counted if counted is not None else torch.tensor(True), clean, "counted")
-    inverse = _self_weight(clean, counts) if regularization is None else _weight(regularization, clean)
-    counts = counts & (inverse > 0)
-    _refuse(~_any_feature(counts), "no feature of phi counts", "a regularization that is not zero everywhere")
-    weight = (inverse * counts).flatten(1) / counts.flatten(1).sum(1, keepdim=True)
-    return Problem(phi=phi, x=x, mask=mask, clean=clean.flatten(1), weight=weight)
+    reference = _reference_state(phi, x)
+    included = _broadcast(feature_mask if feature_mask is not None else torch.tensor(True), reference, "feature_mask")
+    if regularization is None:
+        inverse = _second_moment_weight(reference, included)
+    else:
+        inverse = _deviation_weight(regularization, reference)
+    included = included & (inverse > 0)
+    _require(_any_feature(included), "every feature of phi is excluded", "a regularization that is not zero everywhere")
+    weight = (inverse * included).flatten(1) / included.flatten(1).sum(1, keepdim=True)
+    return DistortionProblem(phi=phi, x=x, mask=mask, reference=reference.flatten(1), weight=weight)
 
 
-def measure(
-    problem: Problem,
+def estimate_distortion(
+    problem: DistortionProblem,
     log_sigma: Float[Tensor, "active token"],
     rows: Int[Tensor, " active"],
     noise: Float[Tensor, "sample token width"],
-    copies_per_call: int = 256,
-) -> Measurement:
-    """The distortion of some rows and its slope, in calls of phi on at most `copies_per_call` noisy sentences."""
-    groups = zip(torch.split(log_sigma, copies_per_call), torch.split(rows, copies_per_call), strict=True)
-    measured = _join([_measure_rows(problem, values, group, noise, copies_per_call) for values, group in groups])
-    _check_finite(measured, log_sigma, rows)
-    return measured
+    internal_batch_size: int = 256,
+) -> DistortionEstimate:
+    """Estimate the distortion of the given rows and its slope, with at most `internal_batch_size` copies per call."""
+    groups = zip(torch.split(log_sigma, internal_batch_size), torch.split(rows, internal_batch_size), strict=True)
+    estimates = [_estimate_rows(problem, values, group, noise, internal_batch_size) for values, group in groups]
+    estimate = _concatenate(estimates)
+    _check_finite(estimate, log_sigma, rows)
+    return estimate
 
 
-def _join(parts: Sequence[Measurement]) -> Measurement:
-    if len(parts) == 1:
-        return parts[0]
-    return Measurement(torch.cat([part.distortion for part in parts]), torch.cat([part.slope for part in parts]))
+def _concatenate(estimates: Sequence[DistortionEstimate]) -> DistortionEstimate:
+    if len(estimates) == 1:
+        return estimates[0]
+    return DistortionEstimate(
+        torch.cat([estimate.distortion for estimate in estimates]),
+        torch.cat([estimate.slope for estimate in estimates]),
+    )
 
 
-def _measure_rows(
-    problem: Problem,
+def _estimate_rows(
+    problem: DistortionProblem,
     log_sigma: Float[Tensor, "active token"],
     rows: Int[Tensor, " active"],
     noise: Float[Tensor, "sample token width"],
-    copies_per_call: int,
-) -> Measurement:
+    internal_batch_size: int,
+) -> DistortionEstimate:
     distortion, slope = torch.zeros_like(log_sigma[:, 0]), torch.zeros_like(log_sigma)
-    for chunk in torch.split(noise, max(1, copies_per_call // len(rows))):
-        part = _sum_over_samples(problem, log_sigma, rows, chunk)
-        distortion, slope = distortion + part.distortion, slope + part.slope
-    return Measurement(distortion / len(noise), slope / len(noise))
+    for chunk in torch.split(noise, max(1, internal_batch_size // len(rows))):
+        total = _sum_over_samples(problem, log_sigma, rows, chunk)
+        distortion, slope = distortion + total.distortion, slope + total.slope
+    return DistortionEstimate(distortion / len(noise), slope / len(noise))
 
 
 def _sum_over_samples(
-    problem: Problem,
+    problem: DistortionProblem,
     log_sigma: Float[Tensor, "active token"],
     rows: Int[Tensor, " active"],
     noise: Float[Tensor, "sample token width"],
-) -> Measurement:
+) -> DistortionEstimate:
     sigma = log_sigma.exp() * problem.mask[rows]
     noisy = problem.x[rows] + sigma[..., None] * noise[:, None]
     leaf = noisy.flatten(0, 1).requires_grad_()
     with torch.enable_grad():
         state = problem.phi(leaf, rows.expand(len(noise), -1).flatten())
-    change = state.detach().reshape(len(noise), len(rows), -1) - problem.clean[rows]
-    pull = problem.weight[rows] * change
-    # slope_i = sigma_i eps_i . J_i' (2 w d): one product with the Jacobian, whatever the number of features and rows.
-    gradient = _pull_back(state, leaf, 2 * pull).view_as(noisy)
-    return Measurement((pull * change).sum((0, 2)), sigma * (gradient * noise[:, None]).sum((0, 3)))
+    change = state.detach().reshape(len(noise), len(rows), -1) - problem.reference[rows]
+    weighted = problem.weight[rows] * change
+    # slope_i = sigma_i eps_i . J_i' (2 w d): one vector-Jacobian product for all features and rows.
+    gradient = _vector_jacobian_product(state, leaf, 2 * weighted).view_as(noisy)
+    return DistortionEstimate((weighted * change).sum((0, 2)), sigma * (gradient * noise[:, None]).sum((0, 3)))
 
 
-def _clean_state(phi: Phi, x: Float[Tensor, "row token width"]) -> Float[Tensor, "row ..."]:
+def _reference_state(phi: Phi, x: Float[Tensor, "row token width"]) -> Float[Tensor, "row ..."]:
     rows = torch.arange(len(x), device=x.device)
     with torch.no_grad():
-        clean, again = phi(x, rows), phi(x, rows)
-    if clean.dim() < 1 or len(clean) != len(x):
-        raise InputError(f"phi gave shape {tuple(clean.shape)} for {len(x)} rows; its first axis must be the row")
-    clean, again = (clean[:, None], again[:, None]) if clean.dim() == 1 else (clean, again)
-    bad = ~clean.flatten(1).isfinite().all(1)
+        state, repeated = phi(x, rows), phi(x, rows)
+    if state.dim() < 1 or len(state) != len(x):
+        raise InputError(f"phi returned shape {tuple(state.shape)} for {len(x)} rows; its first axis must be the row")
+    state, repeated = (state[:, None], repeated[:, None]) if state.dim() == 1 else (state, repeated)
+    bad = ~state.flatten(1).isfinite().all(1)
     if bad.any():
         raise NumericsError(f"phi(x) is NaN or infinite without any noise, in rows {_indices(bad)}")
-    if not torch.allclose(clean, again, rtol=1e-3, atol=1e-5):
+    if not torch.allclose(state, repeated, rtol=1e-3, atol=1e-5):
         raise InputError("phi(x) differs between two calls on the same x; turn dropout off with model.eval()")
-    return clean
+    return state
 
 
-def _self_weight(
-    clean: Float[Tensor, "row *feature"], counts: Bool[Tensor, "row *feature"]
+def _second_moment_weight(
+    reference: Float[Tensor, "row *feature"], included: Bool[Tensor, "row *feature"]
 ) -> Float[Tensor, "row *feature"]:
-    moment = (clean.square() * counts).flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
-    _refuse(_any_feature(counts) & (moment == 0), "phi(x) is zero everywhere", "an explicit regularization")
-    return moment.reciprocal().view(-1, *[1] * (clean.dim() - 1)).expand(clean.shape)
+    moment = (reference.square() * included).flatten(1).sum(1) / included.flatten(1).sum(1).clamp(min=1)
+    _require(~_any_feature(included) | (moment != 0), "phi(x) is zero everywhere", "an explicit regularization")
+    return moment.reciprocal().view(-1, *[1] * (reference.dim() - 1)).expand(reference.shape)
 
 
-def _weight(
-    regularization: Float[Tensor, "..."], clean: Float[Tensor, "row *feature"]
+def _deviation_weight(
+    regularization: Float[Tensor, "..."], reference: Float[Tensor, "row *feature"]
 ) -> Float[Tensor, "row *feature"]:
     if not (regularization.isfinite() & (regularization >= 0)).all():
         raise InputError("regularization must be a finite standard deviation, 0 or more, for every feature of phi")
     inverse = torch.where(regularization > 0, regularization.square().reciprocal(), 0)
-    return _broadcast(inverse.to(clean), clean, "regularization")
+    return _broadcast(inverse.to(reference), reference, "regularization")
 
 
-def _broadcast(values: Shaped[Tensor, "..."], clean: Float[Tensor, "row *feature"], name: str) -> Shaped[Tensor, "..."]:
+def _broadcast(
+    values: Shaped[Tensor, "..."], reference: Float[Tensor, "row *feature"], name: str
+) -> Shaped[Tensor, "..."]:
     try:
-        return values.to(clean.device).broadcast_to(clean.shape)
+        return values.to(reference.device).broadcast_to(reference.shape)
     except RuntimeError as error:
-        given, wanted = tuple(values.shape), tuple(clean.shape)
-        raise InputError(f"{name} has shape {given}, which does not broadcast to phi's answer {wanted}") from error
+        shape, expected = tuple(values.shape), tuple(reference.shape)
+        raise InputError(f"{name} has shape {shape}, which does not broadcast to phi's shape {expected}") from error
 
 
-def _any_feature(counts: Bool[Tensor, "row *feature"]) -> Bool[Tensor, " row"]:
-    return counts.flatten(1).any(1)
+def _any_feature(included: Bool[Tensor, "row *feature"]) -> Bool[Tensor, " row"]:
+    return included.flatten(1).any(1)
 
 
-def _refuse(bad: Bool[Tensor, " row"], what: str, remedy: str) -> None:
-    if bad.any():
-        raise InputError(f"{what} in rows {_indices(bad)}, so there is nothing to compare noise with; pass {remedy}")
+def _require(valid: Bool[Tensor, " row"], problem: str, remedy: str) -> None:
+    if not valid.all():
+        raise InputError(f"{problem} in rows {_indices(~valid)}, so noise has no reference size; pass {remedy}")
 
 
-def _pull_back(
+def _vector_jacobian_product(
     state: Float[Tensor, "copy ..."],
     leaf: Float[Tensor, "copy token width"],
-    pull: Float[Tensor, "sample active feature"],
+    vector: Float[Tensor, "sample active feature"],
 ) -> Float[Tensor, "copy token width"]:
     if not state.requires_grad:
-        raise InputError("phi's answer has no gradient to its input; use torch operations and no detach() or no_grad()")
-    (gradient,) = torch.autograd.grad(state, leaf, pull.view_as(state), allow_unused=True)
+        raise InputError("phi(x) has no gradient to x; use torch operations and no detach() or no_grad()")
+    (gradient,) = torch.autograd.grad(state, leaf, vector.view_as(state), allow_unused=True)
     return gradient if gradient is not None else torch.zeros_like(leaf)
 
 
 def _check_finite(
-    measured: Measurement, log_sigma: Float[Tensor, "active token"], rows: Int[Tensor, " active"]
+    estimate: DistortionEstimate, log_sigma: Float[Tensor, "active token"], rows: Int[Tensor, " active"]
 ) -> None:
-    bad = ~(measured.distortion + measured.slope.sum(1)).isfinite()
+    bad = ~(estimate.distortion + estimate.slope.sum(1)).isfinite()
     if bad.any():
         largest = math.exp(log_sigma[bad].max().item())
         raise NumericsError(
-            f"phi or its gradient is NaN or infinite on noisy copies of rows {rows[bad].tolist()}, though phi(x) is"
-            f" finite; the largest sigma tried was {largest:.3g}: lower `scale` if phi is not defined so far from x"
+            f"phi or its gradient is NaN or infinite on noisy copies of rows {rows[bad].tolist()}, although phi(x) is"
+            f" finite; the largest sigma tried was {largest:.3g}. Lower `scale` if phi is undefined so far from x"
         )
 
 

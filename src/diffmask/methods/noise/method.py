@@ -1,4 +1,4 @@
-"""Noise: the more of it a token tolerates, the less of the token the model holds. Guan et al. 2019."""
+"""Noise tolerance as an attribution method: the more noise a token tolerates, the less it matters. Guan et al. 2019."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -14,129 +14,129 @@ from diffmask.core.probe import site_statistics
 from diffmask.core.resources import count_backward
 from diffmask.core.task import Task
 from diffmask.errors import SiteError
-from diffmask.methods.noise.distortion import Phi, Problem, pose
-from diffmask.methods.noise.solver import Settings, solve_layers
+from diffmask.methods.noise.distortion import DistortionProblem, Phi, define_problem
+from diffmask.methods.noise.solver import SolverSettings, solve_layers
 
-ANSWER = "answer"
-"""The layer that stands for the answer's logits."""
+LOGITS = "logits"
+"""Name of the model's logits among the targets."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseTolerance(Method):
-    """score_t = 1 / sigma_t, sigma the largest noise that leaves what is read as it is.
+    """score_t = 1 / sigma_t, where sigma minimises E |s(h + sigma eps) - s(h)|^2 - rate * sum_t log sigma_t per row.
 
-    Minimises E ||s(h + sigma eps) - s(h)||^2 - rate * sum_t log sigma_t for each row by itself; s is the answer's
-    logits, or the states of a later site in units of their deviation over the training rows, averaged.
+    s is the model's logits, or the states of a later site in units of their deviation over the training rows, averaged.
+    Guan et al. 2019, eq. 7.
     """
 
     name: ClassVar[str] = "noise-tolerance"
 
     site: str | None = None
-    """Where the noise is added; the token embedding where none is named."""
-    reads: tuple[str, ...] = ()
-    """Sites whose states must stay as they are, each a layer of the explanation; `*` for every later site.
+    """Site where the noise is added. Default: the token embedding."""
+    targets: tuple[str, ...] = ()
+    """States that must not change: later sites or `logits`, each a layer of the explanation; `*` for every later site.
 
-    The answer's logits where none is named; `answer` names them beside sites.
-    """
+    Default: the logits."""
     rate: float = 1.0
     """Weight of the noise's entropy."""
     reduction: Literal["mean", "sum"] = "sum"
-    """Whether that entropy is summed over tokens (paper) or averaged (the published code)."""
+    """Whether that entropy is summed over tokens (the paper) or averaged (the published code)."""
     scale: float = 10.0
     """Largest noise, in standard deviations of the site's states."""
     samples: int = 16
-    """Noise samples a step of the solver."""
+    """Noise samples per step of the solver."""
     tolerance: float = 0.05
-    """A row is solved once the standard error of log sigma is below this for each of its tokens."""
-    most_steps: int = 60
-    """Steps after which a row is left as it is."""
+    """A row has converged once the standard error of log sigma is below this for each of its tokens."""
+    max_steps: int = 60
+    """Steps of the solver per row."""
     internal_batch_size: int = 1024
-    """Rows the model is given at once, each noisy copy counted."""
+    """Rows per forward pass, noisy copies included."""
 
-    def build(self, task: Task, seed: int) -> "NoiseExplainer":
-        """What is read must come after the noise."""
+    def build(self, task: Task, seed: int) -> "NoiseToleranceExplainer":
+        """Check that every target comes after the noise, and estimate the deviation of the sites."""
         site = self.site_of(task, self.site)
-        return NoiseExplainer(self, task, site, self.layers(task, site), seed)
+        return NoiseToleranceExplainer(self, task, site, self.target_layers(task, site), seed)
 
-    def layers(self, task: Task, site: str) -> tuple[str, ...]:
-        """What is read, in the order asked for."""
+    def target_layers(self, task: Task, site: str) -> tuple[str, ...]:
+        """Return the targets in the order given."""
         later = task.sites[task.sites.index(site) + 1 :]
-        chosen = later if self.reads == ("*",) else self.reads or (ANSWER,)
-        for name in chosen:
-            if name not in (*later, ANSWER):
-                known = ", ".join((*later, ANSWER))
-                raise SiteError(f"noise at '{site}' cannot be read at '{name}'; what comes after it: {known}")
-        return chosen or (ANSWER,)
+        layers = later if self.targets == ("*",) else self.targets or (LOGITS,)
+        for name in layers:
+            if name not in (*later, LOGITS):
+                known = ", ".join((*later, LOGITS))
+                raise SiteError(f"noise-tolerance: '{name}' does not come after '{site}'; targets after it: {known}")
+        return layers or (LOGITS,)
 
 
-class NoiseExplainer(Explainer):
-    """Solves for every row anew; a row's noise depends on no other row."""
+class NoiseToleranceExplainer(Explainer):
+    """Solves for the noise of every row; a row's noise does not depend on other rows."""
 
-    largest: Tensor
+    max_sigma: Tensor
     seed: Tensor
 
     def __init__(self, method: NoiseTolerance, task: Task, site: str, layers: tuple[str, ...], seed: int) -> None:
         super().__init__(task)
         self.method, self.site, self.layers = method, site, layers
-        known = site_statistics(task, task.sites, rows=2000)
-        self.register_buffer("largest", method.scale * known[site].deviation.square().mean().sqrt())
+        statistics = site_statistics(task, task.sites, rows=2000)
+        self.register_buffer("max_sigma", method.scale * statistics[site].deviation.square().mean().sqrt())
         self.register_buffer("seed", torch.tensor(seed))
         for layer in layers:
-            spread = torch.ones(()) if layer == ANSWER else known[layer].deviation
-            self.register_buffer(f"spread_{layers.index(layer)}", spread)
+            deviation = torch.ones(()) if layer == LOGITS else statistics[layer].deviation
+            self.register_buffer(f"deviation_{layers.index(layer)}", deviation)
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """The outcome plays no part in it; seen from several layers, the score is their mean."""
+        """Score tokens by 1 / sigma, averaged over layers; the target outcome is not used."""
         sigma = self.sigma(batch)
         scores = torch.where(batch.maskable[:, None], 1 / sigma.clamp(min=1e-12), 0.0)
-        if self.layers == (ANSWER,):
+        if self.layers == (LOGITS,):
             return Attribution(scores[:, 0])
         return Attribution(scores.mean(dim=1), scores, self.layers)
 
     def sigma(self, batch: Batch) -> Float[Tensor, "row layer token"]:
-        """The noise itself, in the units of the site's states; 0 where a token may not be masked."""
+        """Return the tolerated noise in the units of the site's states; 0 for tokens that are not maskable."""
         _, states = self.task.trace(batch)
         state = states[self.site]
-        found = state.new_zeros(len(batch), len(self.layers), batch.tokens.shape[1])
-        some = batch.maskable.any(dim=1)
-        if some.any():
-            problems = [self._pose(batch[some], state[some], layer) for layer in self.layers]
-            found[some] = solve_layers(problems, self._settings()).sigma
-        return found
+        sigma = state.new_zeros(len(batch), len(self.layers), batch.tokens.shape[1])
+        rows = batch.maskable.any(dim=1)
+        if rows.any():
+            problems = [self._problem(batch[rows], state[rows], layer) for layer in self.layers]
+            sigma[rows] = solve_layers(problems, self._settings()).sigma
+        return sigma
 
-    def _pose(self, batch: Batch, state: Float[Tensor, "row token width"], layer: str) -> Problem:
-        """Noise goes on maskable tokens only; at a site, states of padding do not count."""
-        spread = self.get_buffer(f"spread_{self.layers.index(layer)}")
-        counted = None if layer == ANSWER else batch.present[..., None]
-        return pose(self._phi(batch, layer), state, batch.maskable, regularization=spread, counted=counted)
+    def _problem(self, batch: Batch, state: Float[Tensor, "row token width"], layer: str) -> DistortionProblem:
+        """Put noise on maskable tokens only; exclude the states of padding."""
+        deviation = self.get_buffer(f"deviation_{self.layers.index(layer)}")
+        present = None if layer == LOGITS else batch.present[..., None]
+        phi = self._phi(batch, layer)
+        return define_problem(phi, state, batch.maskable, regularization=deviation, feature_mask=present)
 
     def _phi(self, batch: Batch, layer: str) -> Phi:
-        """What is read, as a function of the noisy states."""
+        """Return the target state as a function of the noisy states."""
 
-        def read(noisy: Float[Tensor, "copy token width"], rows: Int[Tensor, " copy"]) -> Tensor:
-            if layer == ANSWER:
+        def phi(noisy: Float[Tensor, "copy token width"], rows: Int[Tensor, " copy"]) -> Tensor:
+            if layer == LOGITS:
                 return logits(self.task.predict(batch[rows], {self.site: lambda _: noisy}))
-            seen: list[Tensor] = []
+            recorded: list[Tensor] = []
 
-            def keep(state: Float[Tensor, "copy token width"]) -> Float[Tensor, "copy token width"]:
-                seen.append(state)
+            def record(state: Float[Tensor, "copy token width"]) -> Float[Tensor, "copy token width"]:
+                recorded.append(state)
                 return state
 
-            self.task.predict(batch[rows], {self.site: lambda _: noisy, layer: keep})
-            # The backward pass starts inside the model, where the meter does not look.
-            count_backward(seen[0], self.cost)
-            return seen[0]
+            self.task.predict(batch[rows], {self.site: lambda _: noisy, layer: record})
+            # The backward pass starts inside the model, where the cost meter does not see it.
+            count_backward(recorded[0], self.cost)
+            return recorded[0]
 
-        return read
+        return phi
 
-    def _settings(self) -> Settings:
-        return Settings(
-            scale=float(self.largest),
+    def _settings(self) -> SolverSettings:
+        return SolverSettings(
+            scale=float(self.max_sigma),
             rate=self.method.rate,
             reduction=self.method.reduction,
             seed=int(self.seed),
             samples=self.method.samples,
             tolerance=self.method.tolerance,
-            most_steps=self.method.most_steps,
-            copies_per_call=self.method.internal_batch_size,
+            max_steps=self.method.max_steps,
+            internal_batch_size=self.method.internal_batch_size,
         )

@@ -1,4 +1,4 @@
-"""Figures of tolerated noise and of information: numbers in, a matplotlib figure out; no torch, no global state."""
+"""Matplotlib figures of tolerated noise and information, from NumPy arrays; no torch, no pyplot state."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,37 +12,37 @@ from matplotlib.image import AxesImage
 
 from diffmask.errors import InputError
 
-DARK_IS_SMALL = "GnBu_r"
-LONGEST_LABEL = 14
+COLORMAP = "GnBu_r"
+MAX_LABEL_LENGTH = 14
 
 
-def draw_words(
+def plot_words(
     sigma: Float[np.ndarray, " word"], words: Sequence[str] | None = None, words_per_strip: int = 10
 ) -> Figure:
-    """Sigma of each word as coloured cells, dark = small = important; long sentences wrap into several strips."""
+    """Plot sigma of each word as a coloured cell, dark for small sigma; long sentences wrap into several strips."""
     labels, columns = _labels(words, len(sigma)), min(words_per_strip, len(sigma))
     strips = math.ceil(len(sigma) / columns)
     figure = Figure(figsize=(1.5 + 1.1 * columns, 0.4 + 1.0 * strips), layout="constrained")
     panels = figure.subplots(strips, 1, squeeze=False)[:, 0]
     for strip, axes in enumerate(panels):
-        part = slice(strip * columns, (strip + 1) * columns)
-        image = _draw_cells(axes, _padded(sigma[part], columns), (float(sigma.min()), float(sigma.max())))
-        _name_columns(axes, labels[part])
+        columns_shown = slice(strip * columns, (strip + 1) * columns)
+        image = _draw_cells(axes, _padded(sigma[columns_shown], columns), (float(sigma.min()), float(sigma.max())))
+        _name_columns(axes, labels[columns_shown])
     figure.colorbar(image, ax=list(panels), label="sigma (dark: important)")
     return figure
 
 
-def draw_layers(
+def plot_layers(
     values: Float[np.ndarray, "layer word"],
     words: Sequence[str] | None = None,
     layers: Sequence[str] | None = None,
     label: str = "H(X|s), nats",
 ) -> Figure:
-    """A layer x word heat map, first layer at the bottom, dark = little lost."""
+    """Plot a layer x word heat map, first layer at the bottom, dark for small values."""
     rows, columns = values.shape
     figure = Figure(figsize=(2.0 + 0.7 * columns, 1.2 + 0.4 * rows), layout="constrained")
     axes = figure.subplots()
-    image = axes.imshow(values, cmap=DARK_IS_SMALL, aspect="auto", origin="lower")
+    image = axes.imshow(values, cmap=COLORMAP, aspect="auto", origin="lower")
     axes.set_xticks(range(columns), _labels(words, columns), rotation=45, ha="right")
     axes.set_yticks(range(rows), layers if layers is not None else [str(row) for row in range(rows)])
     axes.set_ylabel("layer")
@@ -50,10 +50,10 @@ def draw_layers(
     return figure
 
 
-def draw_curves(
-    curves: Mapping[str, Float[np.ndarray, " _"]], label: str = "H(X|s) a word, nats", unit: str = "layer"
+def plot_curves(
+    curves: Mapping[str, Float[np.ndarray, " _"]], label: str = "H(X|s) per word, nats", unit: str = "layer"
 ) -> Figure:
-    """One curve a model over its layers, side by side; a model with fewer layers has a shorter curve."""
+    """Plot one curve per model over its layers; a model with fewer layers has a shorter curve."""
     figure = Figure(figsize=(6.0, 4.0), layout="constrained")
     axes = figure.subplots()
     for name, curve in curves.items():
@@ -65,8 +65,8 @@ def draw_curves(
     return figure
 
 
-def save(figure: Figure, path: str | Path | None) -> Figure:
-    """The same figure, also in a file of the kind that the path's suffix names."""
+def save_figure(figure: Figure, path: str | Path | None) -> Figure:
+    """Save a figure, if a path is given, in the format of its suffix; return the figure."""
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure
@@ -74,7 +74,7 @@ def save(figure: Figure, path: str | Path | None) -> Figure:
 
 def _draw_cells(axes: Axes, row: Float[np.ndarray, " column"], limits: tuple[float, float]) -> AxesImage:
     low, high = limits
-    image = axes.imshow(row[None], cmap=DARK_IS_SMALL, aspect="auto", vmin=low, vmax=high)
+    image = axes.imshow(row[None], cmap=COLORMAP, aspect="auto", vmin=low, vmax=high)
     axes.set_yticks([])
     for column, value in enumerate(row[np.isfinite(row)]):
         color = "white" if value < (low + high) / 2 else "black"
@@ -94,9 +94,9 @@ def _padded(values: Float[np.ndarray, " word"], columns: int) -> Float[np.ndarra
 
 
 def _labels(words: Sequence[str] | None, count: int) -> list[str]:
-    """The words, shortened to fit a cell, or their numbers; a dollar sign would start a formula."""
+    """Return the words, shortened to fit a cell, or their indices; dollar signs, which start a formula, are escaped."""
     names = [str(number) for number in range(count)] if words is None else list(words)
     if len(names) != count:
-        raise InputError(f"{len(names)} words for {count} numbers; pass one word a number, or words=None")
-    short = [name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "\u2026" for name in names]
+        raise InputError(f"{len(names)} words for {count} numbers; pass one word per number, or words=None")
+    short = [name if len(name) <= MAX_LABEL_LENGTH else name[: MAX_LABEL_LENGTH - 1] + "\u2026" for name in names]
     return [name.replace("$", r"\$") for name in short]
