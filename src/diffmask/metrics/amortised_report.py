@@ -190,7 +190,9 @@ class Comparators:
             return {}, "it needs the explainer's method and the task's training and test texts"
         workspace, shares = Workspace.over(teacher_store(), task), {}
         try:
-            for method in progress_bar([self.explainer.config, *comparison_methods(self.explainer)], "planted shortcut"):
+            for method in progress_bar(
+                [self.explainer.config, *comparison_methods(self.explainer)], "planted shortcut"
+            ):
                 values = [record.value for record in metric.run(method, workspace) if record.metric == name]
                 if not values:
                     return {}, "the copy of the model did not learn it; try planted={'learning_rate': 1e-3}"

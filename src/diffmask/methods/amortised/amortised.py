@@ -237,5 +237,7 @@ class AmortisedExplainer(Explainer):
         prediction, states = self.task.trace(batch)
         contributions = self.network(states, batch.present).masked_fill(~batch.maskable[..., None], 0.0)
         empty_logits = flat_logits(prediction) - contributions.sum(dim=1)
-        gradient = log_odds_gradient(prediction, empty_logits, predicted_outcome(prediction) if target is None else target)
+        gradient = log_odds_gradient(
+            prediction, empty_logits, predicted_outcome(prediction) if target is None else target
+        )
         return prediction, Attribution((contributions @ gradient[..., None]).squeeze(-1))
