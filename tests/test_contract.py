@@ -38,7 +38,7 @@ FAST: dict[str, dict[str, Any]] = {
     "diffmask-reinforce": {"steps": 4, "samples": 2},
     "subset-search": {"budget": 30, "beam": 2},
     "integrated-gradients": {"n_steps": 6},
-    "noise-tolerance": {"most_steps": 3, "samples": 4},
+    "noise-tolerance": {"max_steps": 3, "samples": 4},
 }
 """Settings that take little time; what is kept with them is kept with more steps."""
 SEED = 3
