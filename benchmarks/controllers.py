@@ -10,6 +10,7 @@ from unittest.mock import patch
 import torch
 from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 
+from diffmask.core.capabilities import HasGroundTruth, require
 from diffmask.core.task import Task
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.diffmask import DiffMask
@@ -90,7 +91,7 @@ def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, flo
         warnings.simplefilter("ignore")
         explainer = METHOD.fit(loaded, seed)
     batch = loaded.data["test"]
-    truth = loaded.ground_truth(batch)
+    truth = require(loaded, HasGroundTruth, "controllers").ground_truth(batch)
     known = truth.sum(dim=1) > 0
     by_layer = explainer(batch).by_layer
     assert by_layer is not None

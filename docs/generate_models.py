@@ -33,7 +33,7 @@ def line(kind: str) -> str:
         task.trace(task.data["train"])
     except DiffMaskError as error:
         return f"| {kind} | {type(error).__name__}: {error} | | |\n"
-    first, last = task.site_map["block1"], task.site_map["output"]
+    first, last = task.site("block1"), task.site("output")
     calls = f", {last.call + 1} calls" if last.call else ""
     order = ", states as [token, row, width]" if first.token_first else ""
     path = first.module.rpartition(".")[0]

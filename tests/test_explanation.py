@@ -204,5 +204,5 @@ def test_a_method_without_layers_has_scores_only() -> None:
 
 
 def test_a_task_that_reads_no_texts_says_so(toy_task: CountingTask) -> None:
-    with pytest.raises(TaskError, match="CountingTask reads batches only; found str"):
+    with pytest.raises(TaskError, match="explaining a str: CountingTask reads batches only"):
         IntegratedGradients(site="hidden", n_steps=2).fit(toy_task)("text")

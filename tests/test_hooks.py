@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffmask.core.hooks import Site, editing
+from diffmask.core.hooks import Site, edit_sites
 from diffmask.errors import SiteError
 
 
@@ -47,27 +47,27 @@ def test_the_state_is_edited_where_it_goes_in_or_comes_out(side: str, expected: 
     model = Stack()
     # in: (1 + 4) + 1 = 6; out: (1 + 1) + 5 = 7
     change = {"input": 4.0, "output": 5.0}[side]
-    with editing(model, {Site("block", side): lambda state: state + change}):  # type: ignore[arg-type]
+    with edit_sites(model, {Site("block", side): lambda state: state + change}):  # type: ignore[arg-type]
         assert (model(X) == expected).all()
     assert (model(X) == 20.0).all()
 
 
 def test_a_site_called_twice_is_an_error_that_says_what_would_work() -> None:
     model = Twice()
-    with pytest.raises(SiteError, match=r"seen 2 times.*nn\.Identity"), editing(model, {Site("part"): lambda h: h}):
+    with pytest.raises(SiteError, match=r"seen 2 times.*nn\.Identity"), edit_sites(model, {Site("part"): lambda h: h}):
         model(X)
     assert hooks_of(model) == 0
 
 
 def test_a_site_never_called_is_an_error() -> None:
     model = Stack()
-    with pytest.raises(SiteError, match="seen 0 times"), editing(model, {Site("block"): lambda h: h}):
+    with pytest.raises(SiteError, match="seen 0 times"), edit_sites(model, {Site("block"): lambda h: h}):
         pass
 
 
 def test_an_unknown_module_is_an_error_with_the_nearest_name() -> None:
     model = Stack()
-    with pytest.raises(SiteError, match="nearest: 'block'"), editing(model, {Site("blok"): lambda h: h}):
+    with pytest.raises(SiteError, match="nearest: 'block'"), edit_sites(model, {Site("blok"): lambda h: h}):
         model(X)
 
 
@@ -77,6 +77,6 @@ def test_hooks_are_gone_when_an_edit_raises() -> None:
     def broken(state: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError("edit")
 
-    with pytest.raises(ArithmeticError, match="edit"), editing(model, {Site("block"): broken}):
+    with pytest.raises(ArithmeticError, match="edit"), edit_sites(model, {Site("block"): broken}):
         model(X)
     assert hooks_of(model) == 0

@@ -2,7 +2,8 @@
 
 import torch
 
-from diffmask.core.probe import Probe, SiteStatistics
+from diffmask.core.baselines import SiteStatistics
+from diffmask.methods.diffmask.probe import Probe
 
 
 def test_a_probe_is_a_bounded_layer_on_standardised_states() -> None:

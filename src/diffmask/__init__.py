@@ -16,6 +16,7 @@ _HOMES = {
     "racu": "results.racu",
     "Task": "core.task",
     "TaskConfig": "core.task",
+    "Retrainable": "core.capabilities",
     "Site": "core.hooks",
     "Method": "core.explainer",
     "Explainer": "core.explainer",

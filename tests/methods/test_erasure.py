@@ -6,10 +6,10 @@ import pytest
 import torch
 from captum.attr import FeatureAblation
 
-from diffmask.core.batch import Batch
+from diffmask.core.batch import Batch, delete_tokens
 from diffmask.core.distributions import predicted_outcome, target_score
 from diffmask.errors import ConfigError, TaskError
-from diffmask.methods.leave_one_out import LeaveOneOut, delete
+from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.methods.subset_search import ErasureSearchExplainer, Search, SubsetSearch
 from diffmask.tasks.toy import CountingTask
 from support.linear import VALUES, LinearTask
@@ -53,7 +53,7 @@ def test_the_drop_of_the_probability_is_in_units_of_probability() -> None:
 def test_deleting_moves_the_rest_of_the_row_up() -> None:
     batch = LinearTask([[1, 2, 3, 4], [2, 3]]).data["test"]
     marked = Batch(**{**vars(batch), "token_inputs": {"place": torch.arange(8).view(2, 4)}})
-    shorter = delete(marked, torch.tensor([[False, True, False, False], [True, False, False, False]]))
+    shorter = delete_tokens(marked, torch.tensor([[False, True, False, False], [True, False, False, False]]))
     assert shorter.tokens.where(shorter.present, 0).tolist() == [[1, 3, 4, 0], [3, 0, 0, 0]]
     assert shorter.present.sum(dim=1).tolist() == [3, 1]
     assert shorter.token_inputs["place"].where(shorter.present, -1).tolist() == [[0, 2, 3, -1], [5, -1, -1, -1]]

@@ -9,9 +9,9 @@ from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from captum.attr import Saliency
 from torch import Tensor
 
+from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, predicted_outcome, target_score
-from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, SiteError, TaskError
 from diffmask.methods.gradients import Gradient, InputXGradient, IntegratedGradientExplainer, IntegratedGradients

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from diffmask.core.distributions import predicted_outcome
 from diffmask.core.explainer import Method
+from diffmask.core.task import copy_task
 from diffmask.errors import ConfigError
 from diffmask.methods.attention import Attention
 from diffmask.methods.baselines import Random, Uniform
@@ -72,7 +73,7 @@ def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(workspa
 
 
 def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: TransformerTask) -> None:
-    copy = task.copy()
+    copy = copy_task(task)
     Shuffled().train(copy, seed=0)
     assert copy.model is not task.model
     changed = 0
@@ -83,7 +84,7 @@ def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: Tran
 
 
 def test_a_share_is_taken_from_the_head_down(task: TransformerTask) -> None:
-    copy = task.copy()
+    copy = copy_task(task)
     owners = weight_owners(copy.model)
     assert owners[0] is copy.model.embedding and owners[-1] is copy.model.answer
     Shuffled(share=1 / len(owners)).train(copy, seed=0)

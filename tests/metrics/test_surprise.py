@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from diffmask.core.task import copy_task
 from diffmask.core.training import generator
 from diffmask.errors import TaskError
 from diffmask.metrics.masking_ood import surprise
@@ -56,7 +57,7 @@ def test_the_last_rows_are_masked_each_by_its_own_share() -> None:
 def test_fine_tuned_on_masked_rows_a_model_is_less_surprised() -> None:
     excess = {}
     for masked in (0.0, 0.5):
-        task = TransformerTask().copy()
+        task = copy_task(TransformerTask())
         task.data = {**task.data, "valid": task.data["test"]}
         FineTuning(epochs=10, batch_size=24, learning_rate=5e-3, masked=masked).fine_tune(task, seed=0)
         excess[masked] = surprise(task, task.data["train"]).excess
@@ -64,7 +65,7 @@ def test_fine_tuned_on_masked_rows_a_model_is_less_surprised() -> None:
 
 
 def test_without_a_mask_token_there_is_no_masked_fine_tuning(tmp_path: Path) -> None:
-    task = TransformerTask().copy()
+    task = copy_task(TransformerTask())
     task.mask_token = None
     task.data = {**task.data, "valid": task.data["test"]}
     with pytest.raises(TaskError, match="cannot be fine-tuned on masked texts"):

@@ -93,7 +93,7 @@ def test_padding_changes_nothing(task: TextClassification) -> None:
 
 def test_a_block_called_three_times_is_three_sites() -> None:
     task = TextClassification(tiny_model("albert"), word_pieces())
-    assert [task.site_map[site].call for site in task.sites] == [None, 0, 1, 2, 2]
+    assert [task.site(site).call for site in task.sites] == [None, 0, 1, 2, 2]
     batch = task.encode(["the film is good"])
     _, states = task.trace(batch)
     seen = Seen()

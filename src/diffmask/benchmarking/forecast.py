@@ -23,6 +23,7 @@ from torch import Tensor
 
 from diffmask.benchmarking.config import BenchmarkConfig, short_names
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.task import Task
@@ -160,11 +161,12 @@ def fit_seconds(method: Method, workspace: Workspace) -> float:
 
 def training_seconds(task: Task, seed: int) -> float:
     """What training the task again will take: told from two trainings on few rows, or measured where all are few."""
+    retrain = require(task, Retrainable, "ROAR").retrain
     rows = len(task.data.get("train", ()))
     if rows <= 2 * TRAINING_ROWS:
-        return timed(lambda: task.retrain(task.data, seed))
+        return timed(lambda: retrain(task.data, seed))
     short, longer = (_share(task.data, few / rows) for few in (TRAINING_ROWS, 2 * TRAINING_ROWS))
-    first, second = timed(lambda: task.retrain(short, seed)), timed(lambda: task.retrain(longer, seed))
+    first, second = timed(lambda: retrain(short, seed)), timed(lambda: retrain(longer, seed))
     per_row = max(0.0, second - first) / TRAINING_ROWS
     return first + per_row * (rows - TRAINING_ROWS)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from diffmask.benchmarking.config import BenchmarkConfig
 from diffmask.benchmarking.work import MethodRun, fit_problems
+from diffmask.core.capabilities import row_text
 from diffmask.core.config import digest_of
 from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
@@ -213,9 +214,10 @@ def _warnings(plan: BenchmarkConfig, found: Sequence[MethodRun], workspace: Work
 @torch.no_grad()
 def _texts(workspace: Workspace, split: str, seen: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
     task, whole = workspace.task(), clean(workspace, split, "predicted")
-    gold, said = task.outcomes(task.data[split].target), task.outcomes(whole.target)
+    text = row_text(task)
+    gold, said = text.outcomes(task.data[split].target), text.outcomes(whole.target)
     for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):
-        read = task.read_row(split, row)
+        read = text.read_row(split, row)
         layered = {name: one.attribution for name, one in seen.items() if one.attribution.by_layer is not None}
         yield BoardText(
             words=list(read.words),

@@ -1,8 +1,10 @@
-"""The two values that pass between tasks, methods and metrics: a `Batch` of decisions, their `Attribution`."""
+"""The two values that tasks, methods and metrics exchange: a `Batch` of rows and their `Attribution`.
 
-from collections.abc import Callable, Mapping, Sequence
+Also here: iteration over rows in order of length, evenly spaced subsets, and the removal of tokens from a batch.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -10,24 +12,22 @@ from torch import Tensor
 
 from diffmask.errors import InputError, NumericsError
 
-Rows = TypeVar("Rows", bound=Tensor)
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Batch:
-    """Rows of tokens, each one decision to explain; a data set is a long batch."""
+    """Rows of tokens. Each row is one decision to explain; a data set is a long batch."""
 
     tokens: Int[Tensor, "row token"]
     present: Bool[Tensor, "row token"]
-    """True for every real token, special ones included; False for padding."""
+    """True for real tokens, including special ones; False for padding."""
     maskable: Bool[Tensor, "row token"]
-    """May be scored and erased: never padding, never a special token."""
+    """Whether a token may be scored and erased: never padding, never a special token."""
     target: Shaped[Tensor, "row *event"]
-    """The outcome each row explains, or trains on."""
+    """The outcome of each row that is explained, or trained on."""
     inputs: Mapping[str, Shaped[Tensor, "row ..."]] = field(default_factory=dict)
-    """Whatever else the model takes, one entry a row."""
+    """Other model inputs with one entry per row."""
     token_inputs: Mapping[str, Shaped[Tensor, "row token ..."]] = field(default_factory=dict)
-    """Whatever else the model takes, one entry a token; padded with zeros."""
+    """Other model inputs with one entry per token, padded with zeros."""
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -36,7 +36,7 @@ class Batch:
         return f"Batch({len(self)} rows of up to {self.tokens.shape[1]} tokens, {int(self.maskable.sum())} maskable)"
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """The batch with `change` applied to each tensor; the row axis is always first."""
+        """Apply `change` to every tensor of the batch; the row axis is always first."""
         return Batch(
             tokens=change(self.tokens),
             present=change(self.present),
@@ -47,23 +47,23 @@ class Batch:
         )
 
     def __getitem__(self, rows: slice | Tensor) -> "Batch":
-        """Some of the rows, by slice, index or boolean tensor."""
+        """Select rows by slice, index tensor or boolean tensor."""
         return self.map(lambda value: value[rows])
 
     def spread(self, count: int) -> "Batch":
-        """At most so many rows, evenly from first to last: a table may be sorted by its labels."""
-        return self if count >= len(self) else self[torch.arange(count) * len(self) // count]
+        """Select at most `count` evenly spaced rows: a table may be sorted by its labels."""
+        return self if count >= len(self) else self[torch.tensor(spread_indices(len(self), count), dtype=torch.long)]
 
     def repeat(self, copies: int) -> "Batch":
-        """Each row `copies` times, copies of a row side by side."""
+        """Repeat each row `copies` times; the copies of a row are adjacent."""
         return self.map(lambda value: value.repeat_interleave(copies, dim=0))
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The batch on another device."""
+        """Move the batch to another device."""
         return self.map(lambda value: value.to(device))
 
     def pad(self, width: int, token: int = 0) -> "Batch":
-        """The batch padded on the right to `width` tokens."""
+        """Pad the batch on the right to `width` tokens."""
         missing = width - self.tokens.shape[1]
         if missing < 0:
             raise InputError(f"cannot pad {self.tokens.shape[1]} tokens down to {width}; use trim()")
@@ -76,7 +76,7 @@ class Batch:
         )
 
     def trim(self) -> "Batch":
-        """The batch without the columns in which every row is padding."""
+        """Remove the columns in which every row is padding."""
         used = self.present.any(dim=0).nonzero()
         width = int(used.max()) + 1 if len(used) else 1
         return replace(
@@ -93,15 +93,76 @@ def _extend(value: Tensor, missing: int, filler: int) -> Tensor:
     return torch.cat([value, columns], dim=1)
 
 
+def require_tokens(batch: Batch) -> None:
+    """Raise an InputError for a batch without rows or with an empty row, on which a model could only crash."""
+    if len(batch) == 0:
+        raise InputError("the batch has no rows")
+    if not batch.present.any(dim=1).all():
+        row = int((~batch.present.any(dim=1)).nonzero()[0])
+        raise InputError(f"row {row} has no tokens; drop empty texts or give them at least one token")
+
+
+def spread_indices(length: int, count: int) -> list[int]:
+    """Return `count` evenly spaced indices of a sequence, all of them if it is shorter.
+
+    >>> spread_indices(10, 4)
+    [0, 2, 5, 7]
+    """
+    return list(range(length)) if count >= length else [index * length // count for index in range(count)]
+
+
+def order_by_length(batch: Batch) -> Int[Tensor, " row"]:
+    """Return row indices from the shortest row to the longest; `order.argsort()` restores the original order."""
+    return batch.present.sum(dim=1).argsort(stable=True)
+
+
+def iter_by_length(batch: Batch, rows_at_once: int) -> Iterator[tuple[Int[Tensor, " row"], Batch]]:
+    """Yield portions of rows in order of length, with little padding: the row indices and the trimmed rows."""
+    for rows in order_by_length(batch).split(rows_at_once):
+        yield rows, batch[rows].trim()
+
+
+def map_by_length(
+    function: Callable[[Batch], Shaped[Tensor, "row ..."]], batch: Batch, rows_at_once: int
+) -> Shaped[Tensor, "row ..."]:
+    """Apply `function` to portions of rows in order of length; results are returned in the order of the batch."""
+    results = torch.cat([function(part) for _, part in iter_by_length(batch, rows_at_once)])
+    return results[order_by_length(batch).argsort()]
+
+
+def hide_tokens(batch: Batch, hidden: Bool[Tensor, "row token"]) -> Batch:
+    """Exclude tokens from attention and keep the positions of all others."""
+    return replace(batch, present=batch.present & ~hidden, maskable=batch.maskable & ~hidden)
+
+
+def delete_tokens(batch: Batch, deleted: Bool[Tensor, "row token"]) -> Batch:
+    """Remove tokens from their rows and close the gaps."""
+    if not deleted.any():
+        return batch
+    order = deleted.int().argsort(dim=1, stable=True)
+    hidden = hide_tokens(batch, deleted)
+
+    def move(value: Shaped[Tensor, "row token *rest"]) -> Shaped[Tensor, "row token *rest"]:
+        return value[torch.arange(len(order), device=order.device)[:, None], order]
+
+    return replace(
+        hidden,
+        tokens=move(hidden.tokens),
+        present=move(hidden.present),
+        maskable=move(hidden.maskable),
+        token_inputs={name: move(value) for name, value in hidden.token_inputs.items()},
+    )
+
+
 @dataclass(frozen=True)
 class Attribution:
-    """How much each token is needed for its row's answer; larger is more, comparable within a row."""
+    """Scores of every token: how much it is needed for its row's outcome. Comparable within a row, larger is more."""
 
     scores: Float[Tensor, "row token"]
     by_layer: Float[Tensor, "row layer token"] | None = None
-    """The same, as seen from each layer."""
+    """Scores per layer, for methods that have them."""
     layers: tuple[str, ...] = ()
-    """The sites that the layer axis runs over."""
+    """Sites of the layer axis."""
 
     def __post_init__(self) -> None:
         if not torch.isfinite(self.scores).all():
@@ -119,14 +180,14 @@ class Attribution:
 
     @staticmethod
     def join(parts: Sequence["Attribution"]) -> "Attribution":
-        """The rows of several attributions, one below the other."""
+        """Concatenate the rows of several attributions."""
         stacks = [part.by_layer for part in parts if part.by_layer is not None]
         by_layer = torch.cat(stacks) if stacks else None
         return Attribution(torch.cat([part.scores for part in parts]), by_layer, parts[0].layers)
 
 
 def ranking(scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Int[Tensor, "row token"]:
-    """Token positions from most to least needed; unmaskable ones last, ties by position.
+    """Return token positions from the highest score to the lowest; unmaskable ones last, ties by position.
 
     >>> ranking(torch.tensor([[0.1, 9.0, 0.7, 0.7]]), torch.tensor([[True, False, True, True]]))
     tensor([[2, 3, 0, 1]])

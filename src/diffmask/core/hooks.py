@@ -1,73 +1,93 @@
-"""Borrowing a model that belongs to somebody else: frozen while it is used, as it was found afterwards.
+"""Reading and editing the states of a model while it runs. No other file registers hooks on modules.
 
-Reading and editing a model's states while it runs: the only file that touches hooks.
+A hook, like train mode, belongs to the model and not to the caller. Every block in this file therefore holds a
+re-entrant lock of the model: calls from several threads are correct and run one after another per model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from threading import Lock, RLock, get_ident
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from diffmask.errors import SiteError, nearest
 
+State = Float[Tensor, "row token width"]
+Edit = Callable[[State], State]
+
+_LOCKS: "WeakKeyDictionary[nn.Module, Any]" = WeakKeyDictionary()
+_LOCKS_GUARD = Lock()
+
+
+@contextmanager
+def exclusive(model: nn.Module) -> Iterator[None]:
+    """Hold the model's re-entrant lock: within this block no other thread edits, freezes or explains the model."""
+    with _LOCKS_GUARD:
+        lock = _LOCKS.setdefault(model, RLock())
+    with lock:
+        yield
+
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Within this block no module is in train mode and no parameter asks for a gradient; then each is as it was."""
-    training = [module for module in model.modules() if module.training]
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    try:
-        for module in training:
-            module.training = False
-        for parameter in learning:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for module in training:
-            module.training = True
-        for parameter in learning:
-            parameter.requires_grad_(True)
-
-
-State = Float[Tensor, "row token width"]
-Edit = Callable[[State], State]
+    """Put the model in eval mode without parameter gradients; every module and parameter is restored at the end."""
+    with exclusive(model):
+        training = [module for module in model.modules() if module.training]
+        learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        try:
+            for module in training:
+                module.training = False
+            for parameter in learning:
+                parameter.requires_grad_(False)
+            yield
+        finally:
+            for module in training:
+                module.training = True
+            for parameter in learning:
+                parameter.requires_grad_(True)
 
 
 @dataclass(frozen=True)
 class Site:
-    """A place where a state can be read and replaced: what goes into a module, or comes out of it."""
+    """A named state of a model that can be read and edited: the input or the output of a module."""
 
     module: str
-    """Path of the module, as `model.named_modules()` spells it."""
+    """Path of the module, as in `model.named_modules()`."""
     side: Literal["input", "output"] = "output"
     call: int | None = None
-    """Which call of the module, from 0, where one pass calls it several times; None where it calls it once."""
+    """Index of the call, from 0, if one forward pass calls the module several times; None if it calls it once."""
     token_first: bool = False
-    """Whether the module keeps its states as [token, row, width]; edits see [row, token, width] all the same."""
+    """Whether the module's states are [token, row, width]. Edits always see [row, token, width]."""
 
 
 @contextmanager
-def editing(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
-    """Within this block one forward pass of the model runs with each site's state replaced by `edit(state)`.
+def edit_sites(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
+    """Replace the state at each site by `edit(state)` during the one forward pass of this block.
 
-    The hooks go when the block ends, also by an error. A site that the pass does not reach is an error, and so is a
-    site without a call number that the pass reaches more than once.
+    The hooks are removed when the block ends, also by an error.
+
+    Raises:
+        SiteError: The model has no such module, the pass does not reach a site, or it reaches a site without a call
+            index more than once.
     """
     calls = dict.fromkeys(edits, 0)
 
     def counted(site: Site, edit: Edit) -> Edit:
-        def chosen(state: State) -> State:
+        def edit_chosen_call(state: State) -> State:
             calls[site] += 1
             return _apply(site, edit, state) if site.call in (None, calls[site] - 1) else state
 
-        return chosen
+        return edit_chosen_call
 
-    with ExitStack() as hooks:
+    with exclusive(model), ExitStack() as handles:
         for site, edit in edits.items():
-            hooks.callback(_attach(model, site, counted(site, edit)).remove)
+            handles.callback(_attach(model, site, counted(site, edit)).remove)
         yield
     for site, count in calls.items():
         _require_reached(site, count)
@@ -75,83 +95,146 @@ def editing(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
 
 @contextmanager
 def persistent_edit(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
-    """Within this block every pass of the model, whoever asks for it, runs with the site's state replaced.
+    """Replace the state at one site in every forward pass of this block.
 
-    What `editing` does to the same site comes after it and sees the replaced state.
+    An `edit_sites` of the same site runs afterwards and sees the replaced state.
     """
     if site.call is not None:
-        raise SiteError(f"'{site.module}' is called several times in one pass: its states cannot be told apart here")
-    handle = _attach(model, site, lambda state: _apply(site, edit, state))
-    try:
-        yield
-    finally:
-        handle.remove()
+        raise SiteError(f"'{site.module}' is called several times per pass, so its calls cannot be told apart here")
+    with exclusive(model):
+        handle = _attach(model, site, lambda state: _apply(site, edit, state))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def interpolate(
+    gate: Float[Tensor, "row token"],
+    baseline: Float[Tensor, "*state"],
+    maskable: Bool[Tensor, "row token"] | None = None,
+) -> Edit:
+    """Return the edit h <- z h + (1 - z) b with gate z and baseline b; tokens that are not maskable have z = 1."""
+    keep = (gate if maskable is None else torch.where(maskable, gate, 1.0))[..., None]
+    return lambda state: keep * state + (1 - keep) * baseline
+
+
+def erase_states(erased: Bool[Tensor, "row token"], baseline: Float[Tensor, " width"]) -> Edit:
+    """Return the edit h <- b at the erased tokens."""
+    return lambda state: torch.where(erased[..., None], baseline, state)
 
 
 @dataclass(frozen=True)
-class Call:
-    """One call of a module: the states that went in and came out, where they were tensors."""
+class ModuleCall:
+    """One call of a module with its first input and its first output; None for a value that is not a tensor."""
 
     module: str
-    taken: Tensor | None
-    given: Tensor | None
+    input: Tensor | None
+    output: Tensor | None
 
 
 @contextmanager
-def record_calls(model: nn.Module, modules: Iterable[str]) -> Iterator[list[Call]]:
-    """Within this block every call of the named modules is added to the list, in the order in which they end."""
-    calls: list[Call] = []
+def record_calls(model: nn.Module, modules: Iterable[str]) -> Iterator[list[ModuleCall]]:
+    """Collect every call of the named modules, in the order in which the calls end."""
+    calls: list[ModuleCall] = []
 
-    def note(path: str) -> Callable[..., None]:
+    def recorder(path: str) -> Callable[..., None]:
+        @_this_thread_only
         def hook(module: nn.Module, arguments: Any, named: dict[str, Any], output: Any) -> None:
-            taken = arguments[0] if arguments else named.get("hidden_states")
-            given = output[0] if isinstance(output, tuple) else output
-            calls.append(Call(path, *(state if isinstance(state, Tensor) else None for state in (taken, given))))
+            state = arguments[0] if arguments else named.get("hidden_states")
+            result = output[0] if isinstance(output, tuple) else output
+            calls.append(ModuleCall(path, *(value if isinstance(value, Tensor) else None for value in (state, result))))
 
         return hook
 
-    with ExitStack() as hooks:
+    with exclusive(model), ExitStack() as handles:
         for path in modules:
-            hooks.callback(model.get_submodule(path).register_forward_hook(note(path), with_kwargs=True).remove)
+            handles.callback(model.get_submodule(path).register_forward_hook(recorder(path), with_kwargs=True).remove)
         yield calls
 
 
 @contextmanager
-def on_output(model: nn.Module, seen: Callable[[Tensor], None]) -> Iterator[None]:
-    """Within this block `seen` is given the first tensor of every answer of the model."""
+def on_output(model: nn.Module, callback: Callable[[Tensor], None]) -> Iterator[None]:
+    """Call `callback` with the first tensor of every output of the model."""
 
+    @_this_thread_only
     def hook(module: nn.Module, arguments: Any, output: Any) -> None:
-        seen(_first_tensor(output))
+        callback(_first_tensor(output))
 
-    handle = model.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
+    with exclusive(model):
+        handle = model.register_forward_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+def on_gradient(state: Tensor, callback: Callable[[Tensor], None]) -> None:
+    """Call `callback` with the gradient of `state` in every backward pass through it."""
+    if state.requires_grad:
+        state.register_hook(callback)
 
 
 @contextmanager
 def skip_modules(model: nn.Module, modules: Iterable[str], *, members: int) -> Iterator[None]:
-    """Within this block the named modules compute nothing: each answers with the state it is given.
+    """Make the named modules return their input state unchanged, without any computation.
 
-    It is the first of a tuple of so many members, the others None; with no members, the answer itself.
+    A module whose output is a tuple returns one of `members` members, all None but the first; 0 means a bare tensor.
     """
 
-    def hand_on(*arguments: Any, **named: Any) -> Any:
+    def return_input(*arguments: Any, **named: Any) -> Any:
         state = arguments[0] if arguments else named["hidden_states"]
         return (state, *[None] * (members - 1)) if members else state
 
-    with ExitStack() as patches:
+    with exclusive(model), ExitStack() as patches:
         for path in modules:
-            patches.enter_context(_replaced_forward(model.get_submodule(path), hand_on))
+            patches.enter_context(_replaced_forward(model.get_submodule(path), return_input))
         yield
 
 
 @contextmanager
+def remove_added_hooks(model: nn.Module) -> Iterator[None]:
+    """Remove, when the block ends, every forward hook that a library added to the model within it.
+
+    transformers installs hooks at the first pass with `output_attentions=True`, marks the module, and leaves both.
+    """
+    mark = "_output_capturing_hooks_installed"
+    with exclusive(model):
+        modules = list(model.modules())
+        hooks_before = [(set(module._forward_hooks), set(module._forward_pre_hooks)) for module in modules]
+        marked = [mark in module.__dict__ for module in modules]
+        try:
+            yield
+        finally:
+            for module, (after, before), was_marked in zip(modules, hooks_before, marked, strict=True):
+                for key in set(module._forward_hooks) - after:
+                    del module._forward_hooks[key]
+                for key in set(module._forward_pre_hooks) - before:
+                    del module._forward_pre_hooks[key]
+                if not was_marked:
+                    module.__dict__.pop(mark, None)
+
+
+def _this_thread_only(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook that does nothing in other threads, which may run the model directly, without the lock."""
+    owner = get_ident()
+
+    @wraps(hook)
+    def guarded(*arguments: Any) -> Any:
+        return hook(*arguments) if get_ident() == owner else None
+
+    return guarded
+
+
+@contextmanager
 def _replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """The module with another `forward`; one that was set on this very module comes back."""
-    own = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward
+    """Replace the module's `forward`; one that was set on this instance is restored."""
+    owner, original, own = get_ident(), module.forward, module.__dict__.get("forward")
+
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        return (forward if get_ident() == owner else original)(*arguments, **named)
+
+    module.__dict__["forward"] = guarded
     try:
         yield
     finally:
@@ -168,7 +251,7 @@ def _require_reached(site: Site, count: int) -> None:
     if site.call is None and count != 1:
         raise SiteError(
             f"the {site.side} of '{site.module}' was seen {count} times in one forward pass, not once; "
-            "name the call to edit, or give the model an nn.Identity of its own at the place"
+            "name the call to edit, or insert an nn.Identity of its own at this point of the model"
         )
     if site.call is not None and count <= site.call:
         raise SiteError(f"'{site.module}' was called {count} times in one forward pass; there is no call {site.call}")
@@ -180,21 +263,23 @@ def _attach(model: nn.Module, site: Site, edit: Edit) -> Any:
         raise SiteError(f"'{site.module}' is not a module of {type(model).__name__}; {nearest(site.module, modules)}")
     module = modules[site.module]
     if site.side == "output":
-        return module.register_forward_hook(lambda _module, _arguments, output: _edit_output(output, edit))
+        return module.register_forward_hook(
+            _this_thread_only(lambda _module, _arguments, output: _edit_output(output, edit))
+        )
     return module.register_forward_pre_hook(
-        lambda _module, arguments, named: _edit_input(arguments, named, edit), with_kwargs=True
+        _this_thread_only(lambda _module, arguments, named: _edit_input(arguments, named, edit)), with_kwargs=True
     )
 
 
 def _edit_output(output: Any, edit: Edit) -> Any:
-    """Blocks answer with a tensor, or with a tuple whose first member is the state."""
+    """Edit an output that is a tensor, or a tuple whose first member is the state."""
     return (edit(output[0]), *output[1:]) if isinstance(output, tuple) else edit(output)
 
 
 def _edit_input(
     arguments: tuple[Any, ...], named: dict[str, Any], edit: Edit
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Blocks take their state first, or by the name every library gives it."""
+    """Edit the first argument, or the keyword argument `hidden_states`, as transformers calls it."""
     if arguments:
         return (edit(arguments[0]), *arguments[1:]), named
     if "hidden_states" not in named:
@@ -203,7 +288,7 @@ def _edit_input(
 
 
 def _first_tensor(output: Any) -> Tensor:
-    """The answer itself: a tensor, or the first of a tuple or of a library's output record."""
+    """Return the output itself, or the first tensor of a tuple or of a library's output record."""
     while not isinstance(output, Tensor):
         output = next(
             value for value in (output.values() if isinstance(output, Mapping) else output) if value is not None

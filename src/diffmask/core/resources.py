@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from diffmask.core.hooks import on_output
+from diffmask.core.hooks import on_gradient, on_output
 
 
 @dataclass
@@ -77,8 +77,7 @@ def count_backward(state: Tensor, cost: Cost) -> None:
         cost.backwards += 1
         cost.rows_back += gradient.shape[0]
 
-    if state.requires_grad:
-        state.register_hook(count)
+    on_gradient(state, count)
 
 
 def _forget_peak() -> None:

@@ -1,9 +1,10 @@
-"""Seeds, minibatches and progress: what every optimisation loop here shares."""
+"""Parts of every training loop: seeds, minibatches, padding-independent noise, a learning rate schedule, progress."""
 
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import TypeVar
 
 import torch
@@ -16,24 +17,30 @@ from diffmask.errors import InputError
 
 Item = TypeVar("Item")
 
+_GLOBAL_GENERATOR = RLock()
+
 
 def generator(seed: int, *purpose: object) -> torch.Generator:
-    """A stream of random numbers for one purpose; streams of two purposes are unrelated."""
+    """Return a random generator for one purpose; generators of two purposes are independent."""
     text = repr((seed, *purpose)).encode()
     return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:7], "big"))
 
 
 @contextmanager
 def seeded(seed: int, *purpose: object) -> Iterator[None]:
-    """Within this block torch's own generator is at a fixed state, for initialising modules; then as it was."""
-    with torch.random.fork_rng():
+    """Seed torch's global generator, for the initialisation of modules, and restore its state afterwards.
+
+    The generator belongs to the process, so only one thread at a time is in such a block. A block that runs a model
+    must hold the model's lock before it begins, as `Method.fit` does.
+    """
+    with _GLOBAL_GENERATOR, torch.random.fork_rng():
         torch.manual_seed(generator(seed, *purpose).initial_seed())
         yield
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Within this block torch uses one thread: on a tiny model more of them mostly wait for each other."""
+    """Use one torch thread: on a tiny model several threads mostly wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -56,11 +63,20 @@ def normal_noise(
     return uniform.mul_(2).add_(half_step - 1).erfinv_().mul_(math.sqrt(2)).float()
 
 
-def minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
-    """The rows once, in random order, `size` at a time, without columns of padding.
+def cosine_decay(progress: float, floor: float = 0.02) -> float:
+    """Return the learning rate factor max(floor, (1 + cos(pi * progress)) / 2), progress from 0 to 1.
 
-    With a pool, rows of like length go together: as many rows as fill `pool` minibatches are drawn, sorted by length,
-    cut, and the minibatches taken in random order.
+    >>> [cosine_decay(progress) for progress in (0.0, 0.5, 1.0)]
+    [1.0, 0.5, 0.02]
+    """
+    return max(floor, 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+def minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
+    """Yield the rows once, in random order, `size` at a time, trimmed.
+
+    With a pool, rows of similar length share a minibatch: `pool * size` rows are drawn, sorted by length and cut, and
+    the minibatches are yielded in random order.
     """
     if len(data) == 0:
         raise InputError("there are no rows to learn from")
@@ -76,11 +92,11 @@ def minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) 
 
 
 def infinite_minibatches(data: Batch, size: int, source: torch.Generator, pool: int = 1) -> Iterator[Batch]:
-    """Minibatches, epoch after epoch."""
+    """Yield minibatches, epoch after epoch."""
     while True:
         yield from minibatches(data, size, source, pool)
 
 
 def progress_bar(items: Iterable[Item], label: str, total: int | None = None) -> "tqdm[Item]":
-    """The same items with a progress bar, where somebody is looking."""
+    """Wrap the items in a progress bar, which is shown only on a terminal."""
     return tqdm(items, desc=label, total=total, disable=None, leave=False, dynamic_ncols=True)

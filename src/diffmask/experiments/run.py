@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from diffmask.core.capabilities import row_text
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.training import single_threaded
@@ -123,8 +124,9 @@ def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test
     """The row that shows most: the first long one with something to find and something to leave out."""
     task = workspace.task()
     batch = task.data[split]
-    row = task.example(batch)
-    words = task.describe(batch[row : row + 1])[0]
+    text = row_text(task)
+    row = text.example(batch)
+    words = text.describe(batch[row : row + 1])[0]
     bars = []
     for method in methods:
         attribution = workspace.explained(method, split).attribution
@@ -132,7 +134,7 @@ def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test
             bars.append({"method": method.label, "site": site, "scores": scores[row, : len(words)].tolist()})
     return {
         "task": workspace.task_config.label,
-        "title": task.title(batch[row : row + 1]),
+        "title": text.title(batch[row : row + 1]),
         "words": words,
         "bars": bars,
     }

@@ -11,6 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
+from diffmask.core.capabilities import HasAttention, require
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, InputError, TaskError
@@ -51,7 +52,7 @@ class AttentionExplainer(Explainer):
 @torch.no_grad()
 def weights_of(task: Task, batch: Batch) -> Weights:
     """The task's attention weights, checked: a share for each of the batch's tokens."""
-    weights = task.attentions(batch)
+    weights = require(task, HasAttention, "attention").attentions(batch)
     if weights.shape[0] != len(batch) or weights.shape[-1] != batch.tokens.shape[1] or weights.shape[1] == 0:
         raise InputError(
             f"{type(task).__name__}.attentions gave {tuple(weights.shape)} for {tuple(batch.tokens.shape)} tokens; "

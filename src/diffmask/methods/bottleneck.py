@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from diffmask.core.baselines import site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator, normal_noise
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
+from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.distributions import Quantity
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, ExtraError
 from diffmask.methods.captum_explainers import GradientExplainer, LayerExplainer, SwitchExplainer

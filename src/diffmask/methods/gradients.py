@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, TaskError

@@ -3,18 +3,19 @@
 Exact erasure: the smallest set of tokens that keeps the answer, where a task can state it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.batch import Attribution, Batch
+from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.batch import Attribution, Batch, delete_tokens, hide_tokens
+from diffmask.core.capabilities import HasSmallestEvidence, require
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.hooks import Edit
-from diffmask.core.probe import Baseline, baseline_state
+from diffmask.core.hooks import erase_states
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, TaskError
@@ -82,38 +83,9 @@ class ErasureExplainer(Explainer):
         gone = torch.zeros_like(batch.present).scatter(1, tokens[:, None], True)
         replaced = gone if self.method.mode == "mask" else gone & (batch.present.sum(dim=1, keepdim=True) == 1)
         removed = gone & ~replaced
-        shorter = hide(batch, removed) if self.method.mode == "attention-mask" else delete(batch, removed)
-        answer = self.task.predict(shorter, {self.site: fill(replaced, self.baseline)})
+        shorter = hide_tokens(batch, removed) if self.method.mode == "attention-mask" else delete_tokens(batch, removed)
+        answer = self.task.predict(shorter, {self.site: erase_states(replaced, self.baseline)})
         return target_score(answer, target, self.method.quantity)
-
-
-def fill(erased: Bool[Tensor, "row token"], baseline: Float[Tensor, " width"]) -> Edit:
-    """h <- b at the erased tokens."""
-    return lambda state: torch.where(erased[..., None], baseline, state)
-
-
-def hide(batch: Batch, hidden: Bool[Tensor, "row token"]) -> Batch:
-    """The batch with some tokens out of attention's sight, each still at its place."""
-    return replace(batch, present=batch.present & ~hidden, maskable=batch.maskable & ~hidden)
-
-
-def delete(batch: Batch, deleted: Bool[Tensor, "row token"]) -> Batch:
-    """The batch with some tokens taken out of their rows, the rest moved up."""
-    if not deleted.any():
-        return batch
-    order = deleted.int().argsort(dim=1, stable=True)
-    hidden = hide(batch, deleted)
-
-    def move(value: Shaped[Tensor, "row token *rest"]) -> Shaped[Tensor, "row token *rest"]:
-        return value[torch.arange(len(order), device=order.device)[:, None], order]
-
-    return replace(
-        hidden,
-        tokens=move(hidden.tokens),
-        present=move(hidden.present),
-        maskable=move(hidden.maskable),
-        token_inputs={name: move(value) for name, value in hidden.token_inputs.items()},
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +99,7 @@ class ExactErasure(Method):
 
     def build(self, task: Task, seed: int) -> "ExactErasureExplainer":
         """A task that does not know its smallest evidence is refused here."""
-        task.smallest_evidence(next(iter(task.data.values()))[:1])
+        require(task, HasSmallestEvidence, self.name)
         return ExactErasureExplainer(task)
 
 
@@ -137,4 +109,4 @@ class ExactErasureExplainer(Explainer):
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Ones at the evidence."""
-        return Attribution(self.task.smallest_evidence(batch))
+        return Attribution(require(self.task, HasSmallestEvidence, "exact-erasure").smallest_evidence(batch))

@@ -15,14 +15,14 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
+from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, log_odds, predicted_outcome, predicts, target_score
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import Baseline, baseline_state
+from diffmask.core.hooks import erase_states
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError
-from diffmask.methods.leave_one_out import fill
 
 Subset = tuple[int, ...]
 
@@ -174,7 +174,7 @@ class ErasureSearchExplainer(Explainer):
         self, batch: Batch, target: Shaped[Tensor, "row *event"], erased: Bool[Tensor, "row token"]
     ) -> Float[Tensor, "row 2"]:
         """Whether each row's outcome is still decided for, and how far the answer leans towards it."""
-        answer = self.task.predict(batch, {self.site: fill(erased, self.baseline)})
+        answer = self.task.predict(batch, {self.site: erase_states(erased, self.baseline)})
         lean = log_odds(answer, target)
         return torch.stack([predicts(answer, target).to(lean), lean], dim=1)
 
@@ -257,7 +257,7 @@ class GreedyExplainer(Explainer):
     def _keeping(
         self, batch: Batch, target: Shaped[Tensor, "row *event"], kept: Bool[Tensor, "row token"]
     ) -> Float[Tensor, " row"]:
-        answer = self.task.predict(batch, {self.site: fill(batch.maskable & ~kept, self.baseline)})
+        answer = self.task.predict(batch, {self.site: erase_states(batch.maskable & ~kept, self.baseline)})
         return target_score(answer, target, self.method.quantity)
 
 

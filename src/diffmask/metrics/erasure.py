@@ -12,15 +12,15 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.distributions import Distribution
 
-from diffmask.core.batch import Batch, ranking
+from diffmask.core.baselines import baseline_state
+from diffmask.core.batch import Batch, delete_tokens, hide_tokens, ranking
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import predicted_outcome, target_score
-from diffmask.core.probe import baseline_state
+from diffmask.core.hooks import erase_states
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
-from diffmask.methods.leave_one_out import delete, fill, hide
 from diffmask.workspace.workspace import Workspace
 
 Mode = Literal["mask", "delete", "attention-mask"]
@@ -120,10 +120,12 @@ class Eraser:
         masked, edits = batch, {}
         if self.task.mask_token is not None:
             masked = replace(batch, tokens=batch.tokens.masked_fill(replaced, self.task.mask_token))
-        shorter = (hide(masked, removed) if self.mode == "attention-mask" else delete(masked, removed)).trim()
+        shorter = (
+            hide_tokens(masked, removed) if self.mode == "attention-mask" else delete_tokens(masked, removed)
+        ).trim()
         if self.task.mask_token is None and replaced.any():
             baseline = mean_embedding(self.task) if self.baseline is None else self.baseline
-            edits = {self.task.sites[0]: fill(replaced[:, : shorter.tokens.shape[1]], baseline)}
+            edits = {self.task.sites[0]: erase_states(replaced[:, : shorter.tokens.shape[1]], baseline)}
         return self.task.predict(shorter, edits)
 
 

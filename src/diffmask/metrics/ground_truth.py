@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.core.batch import Attribution
+from diffmask.core.capabilities import HasGroundTruth, require
 from diffmask.core.explainer import Method
 from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.ranks import chance_among_first
@@ -55,7 +56,7 @@ class DivergenceToTruth(Metric):
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers for each site the method speaks of."""
         batch = workspace.task().data[self.split]
-        truth = workspace.task().ground_truth(batch)
+        truth = require(workspace.task(), HasGroundTruth, self.name).ground_truth(batch)
         known = truth.sum(dim=1) > 0
         explained = workspace.explained(method, self.split)
         for site, scores in by_site(explained.attribution, method, workspace):
@@ -135,7 +136,7 @@ class MassOnEvidence(Metric):
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Two numbers."""
         batch = workspace.task().data[self.split]
-        evidence = (workspace.task().ground_truth(batch) > 0) & batch.maskable
+        evidence = (require(workspace.task(), HasGroundTruth, self.name).ground_truth(batch) > 0) & batch.maskable
         known = evidence.any(dim=1) & (batch.maskable & ~evidence).any(dim=1)
         if not known.any():
             return

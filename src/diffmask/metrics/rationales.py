@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from diffmask.core.capabilities import HasGroundTruth, require
 from diffmask.core.explainer import Method
 from diffmask.explanation.text_units import Span
 from diffmask.metrics.base import Metric, record_of
@@ -63,7 +64,7 @@ class HumanRationales(Metric):
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
         """Three numbers."""
         batch = workspace.task().data[self.split]
-        marked = (workspace.task().ground_truth(batch) > 0) & batch.maskable
+        marked = (require(workspace.task(), HasGroundTruth, self.name).ground_truth(batch) > 0) & batch.maskable
         known = marked.any(dim=1) & (batch.maskable & ~marked).any(dim=1)
         if not known.any():
             return

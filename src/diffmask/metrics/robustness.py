@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from diffmask.core.baselines import site_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, predicted_outcome, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import Edit, persistent_edit
-from diffmask.core.probe import site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError

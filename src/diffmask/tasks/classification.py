@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import Retrainable, RowText, require_labels
 from diffmask.core.distributions import logits as numbers_of
-from diffmask.core.hooks import Edit, frozen
+from diffmask.core.hooks import Edit, frozen, remove_added_hooks
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example, Source, examples
 from diffmask.errors import InputWarning, TaskError
@@ -36,7 +37,7 @@ from diffmask.tasks.text.pretrained import (
 DEFAULT_ENCODING = TextEncodingConfig()
 
 
-class TextClassification(Task):
+class TextClassification(Task, RowText, Retrainable):
     """A classifier, its tokenizer and its texts; the sites are found by watching the model run.
 
     While the model runs here it is in eval mode and asks for no gradients; after each pass every module's mode and
@@ -140,7 +141,7 @@ class TextClassification(Task):
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """The weights of every block, by the kernel that keeps them."""
-        with frozen(self.model), eager_attention(self.model):
+        with frozen(self.model), remove_added_hooks(self.model), eager_attention(self.model):
             found = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
         if not found or any(weights is None for weights in found):
             raise TaskError(
@@ -171,7 +172,9 @@ class TextClassification(Task):
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """What people marked, in data that has such marks."""
-        return batch.token_inputs[EVIDENCE] if EVIDENCE in batch.token_inputs else super().ground_truth(batch)
+        if EVIDENCE not in batch.token_inputs:
+            raise TaskError("these texts have no known truth; use a data set with rationales, such as ERASER's")
+        return batch.token_inputs[EVIDENCE]
 
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """Each row's answer for people."""
@@ -190,7 +193,7 @@ class TextClassification(Task):
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextClassification":
         """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
-        self.require_labels(data)
+        require_labels(self, data)
         model = self.source.untrained(self.model, self.tokenizer, self.head.names, seed)
         task = TextClassification(model, self.tokenizer, encoding=self.text_encoder.config)
         task.source, task.data = self.source, data

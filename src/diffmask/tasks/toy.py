@@ -12,6 +12,7 @@ from torch.distributions import Bernoulli, Categorical
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import Retrainable, RowText
 from diffmask.core.hooks import Site
 from diffmask.core.task import Task, TaskConfig
 from diffmask.core.training import generator, minibatches, progress_bar, seeded, single_threaded
@@ -41,7 +42,7 @@ class Counter(nn.Module):
         return self.answer(states[torch.arange(len(states)), last]).squeeze(-1)
 
 
-class CountingTask(Task):
+class CountingTask(Task, RowText, Retrainable):
     """The trained counter, its two sites (`embedding`, `hidden`) and its rows."""
 
     def __init__(self, recipe: "ToyTaskConfig", model: Counter, data: Mapping[str, Batch]) -> None:

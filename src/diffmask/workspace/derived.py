@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from diffmask.core.config import Config, digest_of
-from diffmask.core.task import Task
+from diffmask.core.task import Task, copy_task
 from diffmask.workspace.workspace import Workspace
 
 
@@ -49,7 +49,7 @@ class ModifiedWorkspace(Workspace):
 
     def build(self) -> Task:
         """The copy with its own rows."""
-        task = self.original.task().copy()
+        task = copy_task(self.original.task())
         self.change.apply(task, self.seed)
         return task
 

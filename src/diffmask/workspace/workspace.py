@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from diffmask.core.batch import Attribution, Batch
+from diffmask.core.capabilities import training_choices
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.resources import Cost
@@ -45,7 +46,7 @@ class InMemoryTaskConfig(TaskConfig):
             rows=digest_of(rows),
             training_rows=digest_of({split: digest for split, digest in rows.items() if split != "test"}),
             mask_token=task.mask_token,
-            training=digest_of(dict(task.training_choices)),
+            training=digest_of(training_choices(task)),
             task=task,
         )
 
@@ -171,7 +172,7 @@ class Workspace:
         explainer = method.build(task, self.seed)
 
         def make() -> Artefact:
-            method.teach(explainer, task, self.seed)
+            method.train_metered(explainer, task, self.seed)
             return explainer_artefact(explainer)
 
         def accept(found: Artefact) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from diffmask.core.batch import Attribution, Batch
+from diffmask.core.capabilities import Retrainable
 from diffmask.core.distributions import UnnormalizedCategorical
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import Site
@@ -38,7 +39,7 @@ class Table(nn.Module):
         return torch.cat([-weight, weight], dim=1)
 
 
-class TableTask(Task):
+class TableTask(Task, Retrainable):
     mask_token = MASK
 
     def __init__(self, data: Mapping[str, Batch]) -> None:

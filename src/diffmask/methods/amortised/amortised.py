@@ -11,11 +11,11 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from diffmask.core.baselines import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.config import parse
 from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import Baseline, baseline_state, site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded
 from diffmask.errors import ConfigError, FitWarning

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
+from diffmask.core.baselines import SiteStatistics
 from diffmask.core.explainer import States, pool_states
-from diffmask.core.probe import SiteStatistics
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from diffmask.core.batch import Batch
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import divergence, flat_logits, from_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
+from diffmask.core.hooks import erase_states
 from diffmask.core.store import Artefact, Store
 from diffmask.core.task import Task
 from diffmask.methods.amortised.network import AttributionNetwork, CachedStates, cache_states
 from diffmask.methods.amortised.training import Objective
-from diffmask.methods.leave_one_out import fill
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def masked_logits(
     copies = kept.shape[1]
     erased = (trace.rows.maskable[:, None] & ~kept).flatten(0, 1)
     state = {site: trace.states[site].repeat_interleave(copies, dim=0)}
-    prediction = task.resume(trace.rows.repeat(copies), state, {site: fill(erased, baseline)})
+    prediction = task.resume(trace.rows.repeat(copies), state, {site: erase_states(erased, baseline)})
     return flat_logits(prediction).unflatten(0, (len(trace.rows), copies))
 
 

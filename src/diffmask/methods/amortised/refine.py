@@ -9,10 +9,10 @@ from torch import Tensor
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import target_score
 from diffmask.core.explainer import Explainer
+from diffmask.core.hooks import erase_states
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError
-from diffmask.methods.leave_one_out import fill
 
 if TYPE_CHECKING:
     from diffmask.methods.amortised.amortised import AmortisedExplainer
@@ -61,7 +61,7 @@ class RefinedExplainer(Explainer):
         count = len(kept)
         copies = batch.repeat(count)
         erased = copies.maskable & ~kept.repeat(len(batch), 1)
-        prediction = self.task.predict(copies, {self.task.sites[0]: fill(erased, self.prior.baseline)})
+        prediction = self.task.predict(copies, {self.task.sites[0]: erase_states(erased, self.prior.baseline)})
         values = target_score(prediction, target.repeat_interleave(count, dim=0), "log-odds")
         return values.unflatten(0, (len(batch), count))
 

@@ -6,10 +6,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from diffmask.core.baselines import site_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
-from diffmask.core.probe import site_statistics
 from diffmask.core.training import progress_bar
 from diffmask.methods.diffmask.base import MaskExplainer
 

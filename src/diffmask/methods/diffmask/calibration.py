@@ -11,9 +11,9 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, divergence
+from diffmask.core.hooks import erase_states
 from diffmask.methods.diffmask.lagrangian import Multiplier
 from diffmask.methods.diffmask.nested import NestedMaskExplainer
-from diffmask.methods.leave_one_out import fill
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Opened:
         """The answer under it."""
         erased = self.rows.maskable & ~self.kept(margin, shift)
         site = self.explainer.task.sites[0]
-        return self.explainer.task.predict(self.rows, {site: fill(erased, self.explainer.baseline)})
+        return self.explainer.task.predict(self.rows, {site: erase_states(erased, self.explainer.baseline)})
 
 
 @torch.no_grad()

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
+from diffmask.core.baselines import SiteStatistics, mask_state
 from diffmask.core.explainer import Method
-from diffmask.core.probe import SiteStatistics, mask_state
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError
 

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffmask.core.explainer import ForwardTrace
-from diffmask.core.probe import Probe
 from diffmask.core.task import Task
 from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
+from diffmask.methods.diffmask.probe import Probe
 
 
 class GatedMaskExplainer(MaskExplainer):

@@ -7,15 +7,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from diffmask.core.baselines import site_statistics
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
-from diffmask.core.probe import Probe, site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, progress_bar, seeded
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.gated import GatedMaskExplainer
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
+from diffmask.methods.diffmask.probe import Probe
 from diffmask.methods.diffmask.settling import settle
 
 if TYPE_CHECKING:

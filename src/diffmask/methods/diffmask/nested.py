@@ -17,14 +17,13 @@ from torch.nn.functional import gelu, softplus
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, States, pool_states
-from diffmask.core.hooks import Edit
+from diffmask.core.hooks import Edit, erase_states
 from diffmask.core.task import Task
 from diffmask.methods.amortised.network import AttributionNetwork
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
-from diffmask.methods.leave_one_out import fill
 
 if TYPE_CHECKING:
-    from diffmask.core.probe import SiteStatistics
+    from diffmask.core.baselines import SiteStatistics
 
 Gates = Float[Tensor, "row margin token"]
 
@@ -116,4 +115,4 @@ class NestedMaskExplainer(Explainer):
     @torch.no_grad()
     def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
         """The answer when only some tokens are kept, with this explainer's own baseline."""
-        return self.task.predict(batch, {self.task.sites[0]: fill(batch.maskable & ~kept, self.baseline)})
+        return self.task.predict(batch, {self.task.sites[0]: erase_states(batch.maskable & ~kept, self.baseline)})

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from diffmask.core.baselines import Baseline, site_statistics
 from diffmask.core.distributions import divergence
-from diffmask.core.probe import Baseline, site_statistics
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, progress_bar, seeded
 from diffmask.errors import FitWarning

@@ -17,10 +17,10 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution
 
+from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import Baseline, baseline_state
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError

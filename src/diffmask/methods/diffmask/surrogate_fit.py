@@ -10,10 +10,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
 
+from diffmask.core.baselines import trace_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import flat_logits
 from diffmask.core.explainer import ForwardTrace, iter_traces
-from diffmask.core.probe import statistics_of
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded
 from diffmask.methods.amortised.amortised import query_by_length, split_held_out
@@ -38,7 +38,7 @@ def build_copies(method: "DiffMask", task: Task, seed: int) -> SurrogateMaskExpl
     sites = method.sites or task.sites
     passes = list(iter_traces(task, task.data["train"].spread(method.statistics_rows)))
     read = {site: method.reads_at(task.sites, site) for site in sites}
-    known = statistics_of(passes, {task.sites[0], *sites}.union(*read.values()))
+    known = trace_statistics(passes, {task.sites[0], *sites}.union(*read.values()))
     features = flat_logits(passes[0].answer).shape[1]
     with seeded(seed, "diffmask"):
         students = {

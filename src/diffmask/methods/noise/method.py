@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from diffmask.core.baselines import site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import logits
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.probe import site_statistics
 from diffmask.core.resources import count_backward
 from diffmask.core.task import Task
 from diffmask.errors import SiteError

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from diffmask.core.batch import Batch, ranking
+from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
@@ -149,11 +150,11 @@ def permuted_score(step: Step) -> float:
     Above the majority class, the masks themselves carry the class from the explained to the retrained model.
     """
     seed, task = step.workspace.seed, step.workspace.task()
-    shuffled = task.retrain(permuted(task.data, seed), seed)
+    shuffled = require(task, Retrainable, "ROAR").retrain(permuted(task.data, seed), seed)
     explainer = step.method.fit(shuffled, seed)
     scores = {split: step.ranked(explainer(batch, batch.target).scores) for split, batch in shuffled.data.items()}
     masked = step.masked_by(scores, shuffled.data)
-    again = shuffled.retrain(masked, seed)
+    again = require(shuffled, Retrainable, "ROAR").retrain(masked, seed)
     return again.score(again.data["test"])
 
 

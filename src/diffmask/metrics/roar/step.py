@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import Retrainable, require, require_labels
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
@@ -111,7 +112,7 @@ class Step(Node):
         if self.k == 0:
             return {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
         if self.everything:
-            return {split: self.workspace.task().roar_maskable(batch) for split, batch in data.items()}
+            return {split: self._retrainable().roar_maskable(batch) for split, batch in data.items()}
         kept = self.workspace.store.get_or_make("masked", self.masked_digest(), self._mask)
         return kept.tensors
 
@@ -122,7 +123,7 @@ class Step(Node):
     def _top(self, scores: Scores, data: Mapping[str, Batch], before: Masks) -> Masks:
         found = {}
         for split, batch in data.items():
-            maskable = self.workspace.task().roar_maskable(batch)
+            maskable = self._retrainable().roar_maskable(batch)
             number = number_to_mask(maskable, self.k, self.protocol.strategy)
             found[split] = most_important(scores[split], maskable, before[split], number)
         return found
@@ -140,6 +141,9 @@ class Step(Node):
         token, data = self._mask_token(), self.workspace.task().data
         return {split: with_masks(data[split], masked, token) for split, masked in self.masks().items()}
 
+    def _retrainable(self) -> Retrainable:
+        return require(self.workspace.task(), Retrainable, "ROAR")
+
     def _mask_token(self) -> int:
         task = self.workspace.task()
         if task.mask_token is None:
@@ -154,7 +158,7 @@ class Step(Node):
 
         def make() -> Artefact:
             start = time.perf_counter()
-            trained = self.workspace.task().retrain(data, self.workspace.seed)
+            trained = self._retrainable().retrain(data, self.workspace.seed)
             return Artefact(trained.model.state_dict(), {"seconds": time.perf_counter() - start})
 
         kept = self.workspace.store.get_or_make("retrained", self.model_digest(), make)
@@ -169,7 +173,7 @@ class Step(Node):
         if self.random:
             return Artefact(random_importances(self.workspace.task().data, self.workspace.seed), {})
         task = self.task()
-        task.require_labels(task.data)
+        require_labels(task, task.data)
         explainer = self.method.fit(task, self.workspace.seed)
         found, seconds = {}, {}
         for split, batch in task.data.items():
@@ -191,7 +195,7 @@ class Step(Node):
         def make() -> Artefact:
             task = self.task()
             test = task.data["test"]
-            by_row = task.per_example_score(test)
+            by_row = require(task, Retrainable, "ROAR").per_example_score(test)
             if by_row is None:
                 return Artefact({}, {"score": task.score(test), "rows": len(test)})
             return Artefact({"by_row": by_row}, {"score": float(by_row.mean()), "rows": len(test)})

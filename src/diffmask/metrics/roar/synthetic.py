@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from diffmask.core.capabilities import Retrainable, require, row_text
 from diffmask.metrics.roar.masking import most_important, number_to_mask
 from diffmask.metrics.roar.step import Step
 
@@ -120,7 +121,7 @@ def masking_example(step: Step, row: int, shares: Sequence[int] = (0, 20, 40), s
     task = step.task()
     batch = task.data[split][row : row + 1]
     scores = step.importances()[split][row : row + 1]
-    maskable, words = task.roar_maskable(batch), task.describe(batch)[0]
+    maskable, words = require(task, Retrainable, "ROAR").roar_maskable(batch), row_text(task).describe(batch)[0]
     most = float(scores.abs().max().clamp(min=1e-30))
     lines = []
     for share in shares:

@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import Retrainable, RowText
 from diffmask.core.distributions import UnnormalizedCategorical
-from diffmask.core.hooks import Site
+from diffmask.core.hooks import Site, record_calls
 from diffmask.core.task import Task
 from diffmask.datasets.tokenizers import MASK, PAD, TokenizedExample, Vocabulary
 from diffmask.errors import TaskError
@@ -70,7 +71,7 @@ def auroc(logits: Logits, target: Labels) -> float:
 SCORES = {"accuracy": accuracy, "macro-f1": macro_f1, "auroc": auroc}
 
 
-class BiLSTMClassification(Task):
+class BiLSTMClassification(Task, RowText, Retrainable):
     """The model, its vocabulary and its rows; sites are the text's embedding and the states that are pooled.
 
     Rows carry the question in `inputs` and, where it is known, the evidence in `token_inputs`.
@@ -142,15 +143,11 @@ class BiLSTMClassification(Task):
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """The weights by which states are pooled: one layer, head and query."""
-        seen: list[Tensor] = []
-        hook = self.model.get_submodule("pooling.weights").register_forward_hook(
-            lambda _module, _given, weights: seen.append(weights)
-        )
-        try:
+        with record_calls(self.model, ["pooling.weights"]) as calls:
             self.logits(batch)
-        finally:
-            hook.remove()
-        return seen[0][:, None, None, None]
+        weights = calls[0].output
+        assert weights is not None
+        return weights[:, None, None, None]
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """The words of the supporting facts."""

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.hooks import Call, Edit, Site, editing, frozen, record_calls
+from diffmask.core.hooks import Edit, ModuleCall, Site, edit_sites, frozen, record_calls
 from diffmask.errors import InputError, SiteError
 
 ROWS, TOKENS = 2, 7
@@ -66,7 +66,7 @@ def _require_no_way_around(model: nn.Module, site: Site, probe: Callable[[int], 
     """With its state set to a constant, a site must let nothing of the tokens through."""
     answers = []
     for turn in (0, 1):
-        with editing(model, {site: lambda state: torch.linspace(-1, 1, state.shape[-1]).to(state).expand_as(state)}):
+        with edit_sites(model, {site: lambda state: torch.linspace(-1, 1, state.shape[-1]).to(state).expand_as(state)}):
             answers.append(probe(turn))
     if not torch.allclose(answers[0], answers[1], rtol=1e-3, atol=1e-4):
         raise SiteError(
@@ -91,10 +91,10 @@ def _block_lists(model: nn.Module) -> dict[str, list[str]]:
     return found
 
 
-def _longest_chain(calls: list[Call], lists: Mapping[str, list[str]], depth: int | None) -> list[Call]:
+def _longest_chain(calls: list[ModuleCall], lists: Mapping[str, list[str]], depth: int | None) -> list[ModuleCall]:
     """The calls of the list that has as many as stated; else of the one that has most, the outer of two that tie."""
     chains = [
-        [call for call in calls if call.module in members and _is_state(call.taken) and _is_state(call.given)]
+        [call for call in calls if call.module in members and _is_state(call.input) and _is_state(call.output)]
         for members in lists.values()
     ]
     return max(chains, key=lambda chain: (len(chain) == depth, len(chain)), default=[])
@@ -113,8 +113,8 @@ def _token_first(state: Tensor) -> bool:
     return state.shape[1] == ROWS and state.shape[0] >= TOKENS
 
 
-def _embedding_site(calls: list[Call], path: str) -> Site:
-    states = [call.given for call in calls if call.given is not None and _is_state(call.given)]
+def _embedding_site(calls: list[ModuleCall], path: str) -> Site:
+    states = [call.output for call in calls if call.output is not None and _is_state(call.output)]
     if len(calls) != 1 or len(states) != 1:
         raise SiteError(
             f"the token embedding '{path}' is called {len(calls)} times in one pass, {len(states)} times on whole "
@@ -123,15 +123,15 @@ def _embedding_site(calls: list[Call], path: str) -> Site:
     return Site(path, "output", token_first=not _row_first(states[0]))
 
 
-def _block_sites(blocks: list[Call]) -> dict[str, Site]:
+def _block_sites(blocks: list[ModuleCall]) -> dict[str, Site]:
     """One site a call, numbered where a module is called more than once."""
     often, seen = Counter(call.module for call in blocks), Counter[str]()
     sites = {}
     for number, call in enumerate(blocks, start=1):
-        assert call.taken is not None
+        assert call.input is not None
         index = seen[call.module] if often[call.module] > 1 else None
         seen[call.module] += 1
-        sites[f"block{number}"] = Site(call.module, "input", index, not _row_first(call.taken))
+        sites[f"block{number}"] = Site(call.module, "input", index, not _row_first(call.input))
     last = sites[f"block{len(blocks)}"]
     sites["output"] = Site(last.module, "output", last.call, last.token_first)
     return sites

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from diffmask.core.hooks import Site, editing, frozen, skip_modules
+from diffmask.core.hooks import Site, edit_sites, frozen, skip_modules
 from diffmask.errors import SiteError
 from diffmask.tasks.text.inspection import ForwardPass, probe
 
@@ -59,10 +59,10 @@ def _arrives(
         seen.append(state)
         return state
 
-    with editing(model, {site: keep}):
+    with edit_sites(model, {site: keep}):
         answer = probe(run, embedding)
     try:
-        with shortcut.to(model, name), editing(model, {site: lambda _: seen[0]}):
+        with shortcut.to(model, name), edit_sites(model, {site: lambda _: seen[0]}):
             return torch.allclose(probe(run, embedding), answer, rtol=1e-4, atol=1e-5)
     except SiteError:
         return False

@@ -90,7 +90,7 @@ GIVEN_BACK = """
 import resource
 from pathlib import Path
 
-from diffmask.memory import give_back
+from diffmask.core.resources import release_free_memory
 
 
 def resident() -> int:
@@ -101,7 +101,7 @@ pieces = [bytearray(size) for _ in range(2000) for size in (60_000, 2000)]
 in_use = pieces[1::2]
 del pieces
 before = resident()
-give_back()
+release_free_memory()
 print(before - resident())
 """
 """What the system gets back of 120 MB that lie between pieces in use."""
