@@ -21,7 +21,7 @@ import torch
 
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
-from diffmask.datasets.sentiment import trees
+from diffmask.datasets.sentiment import read_trees
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.attention import Attention
 from diffmask.methods.bottleneck import Bottleneck
@@ -181,7 +181,7 @@ def main() -> None:
     asked = parser.parse_args()
     five, two = Study.read(asked.five), Study.read(asked.two)
     folder = Path(five.workspace.task_config.to_dict()["data"].partition(":")[2])
-    sentences = list(trees(folder, "dev"))
+    sentences = list(read_trees(folder, "dev"))
     explanations = five.workspace.explainer(five.inputs)([tree.text for tree in sentences])
     kept = layers_kept(explanations, sentences)
     by_sentiment: dict[str, list[float]] = defaultdict(list)

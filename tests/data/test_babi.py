@@ -10,7 +10,6 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from diffmask.datasets import babi
-from diffmask.datasets import babi as babi_world
 from diffmask.datasets.tokenizers import Vocabulary
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
@@ -34,11 +33,11 @@ def real(task: int, folder: str = "en-10k") -> list[babi.Question]:
     place = SHARED / "babi" / folder
     if not place.is_dir():
         pytest.skip("there is no babi in the data folder; set DIFFMASK_DATA")
-    return babi.read(place, task, "train")
+    return babi.read_questions(place, task, "train")
 
 
 def test_a_story_holds_all_that_was_said_before_and_no_questions() -> None:
-    first, second, third = babi.parse(LINES)
+    first, second, third = babi.parse_questions(LINES)
     assert first.statements == ("Mary moved to the bathroom", "John went to the hallway")
     assert second.statements[2] == "Mary went back to the garden"
     assert second.facts == (2,)
@@ -46,7 +45,7 @@ def test_a_story_holds_all_that_was_said_before_and_no_questions() -> None:
 
 
 def test_evidence_are_the_words_of_the_supporting_facts() -> None:
-    _, second, _ = babi.parse(LINES)
+    _, second, _ = babi.parse_questions(LINES)
     text = second.tokenized()
     told = [word for word, needed in zip(text.words, text.evidence, strict=True) if needed]
     assert told == ["Mary", "went", "back", "to", "the", "garden"]
@@ -76,7 +75,7 @@ def answer_from_the_facts(question: babi.Question) -> str:
 
 @pytest.mark.parametrize("task", [1, 2, 3])
 def test_our_own_questions_are_answered_by_exactly_their_facts(task: int) -> None:
-    for question in babi_world.draw(task, 200, seed=3):
+    for question in babi.generate_questions(task, 200, seed=3):
         assert len(question.facts) == task == len(set(question.facts))
         assert answer_from_the_facts(question) == question.answer
 
@@ -85,8 +84,8 @@ def test_our_own_questions_are_answered_by_exactly_their_facts(task: int) -> Non
 def test_our_own_stories_are_like_the_released_ones(task: int, folder: str) -> None:
     released = real(task, folder)
     if task == 3:
-        released += babi.read(SHARED / "babi" / "en", 3, "test")
-    own = babi_world.draw(task, 6000, seed=1)
+        released += babi.read_questions(SHARED / "babi" / "en", 3, "test")
+    own = babi.generate_questions(task, 6000, seed=1)
     lengths = [mean(len(question.tokenized().words) + 2 for question in questions) for questions in (released, own)]
     assert lengths[1] == pytest.approx(lengths[0], rel=0.03)
     drawn = Counter(question.answer for question in own)
@@ -99,11 +98,11 @@ def test_our_own_stories_are_like_the_released_ones(task: int, folder: str) -> N
 
 
 def test_the_same_seed_tells_the_same_stories() -> None:
-    assert babi_world.draw(2, 20, seed=5) == babi_world.draw(2, 20, seed=5)
+    assert babi.generate_questions(2, 20, seed=5) == babi.generate_questions(2, 20, seed=5)
 
 
 def test_the_split_is_the_published_one() -> None:
-    questions = babi_world.draw(1, 40, seed=0)
+    questions = babi.generate_questions(1, 40, seed=0)
     train, valid = train_test_split(questions, train_size=0.85, random_state=np.random.RandomState(0))
     found = babi.split_questions(questions, [])
     assert list(found.train) == [question.tokenized() for question in train]

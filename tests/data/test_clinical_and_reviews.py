@@ -39,7 +39,7 @@ def hospital(tmp_path: Path) -> Path:
 
 
 def test_reports_come_before_addenda_and_other_notes_are_left_out(hospital: Path) -> None:
-    assert mimic.notes(hospital)["100"] == "Seen on [**2150-1-2**] for 2 days.\nAdded later."
+    assert mimic.read_notes(hospital)["100"] == "Seen on [**2150-1-2**] for 2 days.\nAdded later."
 
 
 def test_diabetes_is_any_250_00_and_splits_may_be_listed(hospital: Path) -> None:

@@ -10,7 +10,7 @@ from diffmask.datasets import loading as packaged
 from diffmask.datasets import sentiment as sst
 from diffmask.datasets import snli
 from diffmask.datasets.loading import load_data, split_by_hash
-from diffmask.datasets.tables import Columns, Example, examples
+from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import InputError
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
@@ -39,10 +39,10 @@ def test_the_treebank_has_its_published_sizes() -> None:
 
 
 def test_every_word_of_the_treebank_has_a_sentiment() -> None:
-    first = next(sst.trees(shared("sst"), "dev"))
+    first = next(sst.read_trees(shared("sst"), "dev"))
     assert first.text == "It 's a lovely film with lovely performances by Buy and Accorsi ."
     assert dict(zip(first.words, first.sentiments, strict=True))["lovely"] == 3
-    assert all(len(tree.words) == len(tree.sentiments) for tree in sst.trees(shared("sst"), "dev"))
+    assert all(len(tree.words) == len(tree.sentiments) for tree in sst.read_trees(shared("sst"), "dev"))
 
 
 def test_escapes_of_the_treebank_are_undone_and_its_odd_spaces_kept() -> None:
@@ -90,7 +90,7 @@ def test_a_folder_holds_a_table_for_each_split(tmp_path: Path) -> None:
 def test_packed_tables_are_read_and_broken_ones_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl.gz"
     file.write_bytes(gzip.compress('{"text": "gut é"}\n{"text": \n'.encode()))
-    rows = examples(file, Columns())
+    rows = read_examples(file, Columns())
     assert next(rows) == Example("gut é")
     with pytest.raises(InputError, match="line 2: not JSON"):
         next(rows)
@@ -107,9 +107,9 @@ def test_packed_tables_are_read_and_broken_ones_named(tmp_path: Path) -> None:
 )
 def test_rows_that_cannot_be_read_are_named(source: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        list(examples(source, Columns()))  # type: ignore[arg-type]
+        list(read_examples(source, Columns()))  # type: ignore[arg-type]
 
 
 def test_a_name_that_is_nothing_gets_the_nearest() -> None:
-    with pytest.raises(InputError, match="neither a data set nor a table's path; nearest: 'rotten-tomatoes'"):
+    with pytest.raises(InputError, match="neither a data set nor the path of a table; nearest: 'rotten-tomatoes'"):
         load_data("rotten-tomatos", Columns())

@@ -135,8 +135,8 @@ def test_selections_of_cose_stand_in_their_questions() -> None:
 
 @shared
 def test_rationales_of_movies_are_a_table_like_any_other() -> None:
-    from diffmask.datasets.tables import examples
+    from diffmask.datasets.tables import read_examples
 
-    found = list(examples(SHARED / "eraser_movies_test_human_rationale_text.csv.gz", Columns()))
+    found = list(read_examples(SHARED / "eraser_movies_test_human_rationale_text.csv.gz", Columns()))
     assert len(found) == 100
     assert {row.label for row in found} == {"0", "1"}

@@ -58,7 +58,7 @@ def test_columns_of_the_usual_names_are_found(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="'nobody/nothing' cannot be had"):
+    with pytest.raises(InputError, match="'nobody/nothing' cannot be loaded"):
         load_data("hub:nobody/nothing", Columns())
     with pytest.raises(InputError, match="no split 'train', only test"):
         load_data(written(tmp_path / "d", test=rows(3)), Columns())

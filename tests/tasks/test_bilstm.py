@@ -16,7 +16,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import target_score
 from diffmask.core.task import Task
 from diffmask.core.training import generator
-from diffmask.datasets import babi as babi_world
+from diffmask.datasets import babi
 from diffmask.datasets.tokenizers import MASK, TokenizedExample, Vocabulary
 from diffmask.methods.attention import Attention
 from diffmask.methods.gradients import Gradient, slope
@@ -228,7 +228,7 @@ def test_stories_are_learned_from_in_batches_of_all_lengths() -> None:
 
 
 def some_stories() -> Batch:
-    texts = [question.tokenized() for question in babi_world.draw(1, 60, seed=0)]
+    texts = [question.tokenized() for question in babi.generate_questions(1, 60, seed=0)]
     return encode(texts, Vocabulary.of(texts))
 
 

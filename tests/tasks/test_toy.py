@@ -14,12 +14,12 @@ from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
 @pytest.fixture(scope="module")
 def rows() -> Batch:
-    return toy.draw(20_000, 10, seed=0)
+    return toy.sample_digits(20_000, 10, seed=0)
 
 
 def by_hand(digits: list[list[int]], query: list[list[int]], lengths: list[int]) -> Batch:
     present = torch.arange(len(digits[0])) < torch.tensor(lengths)[:, None]
-    return toy.assemble(torch.tensor(digits), torch.tensor(query), present)
+    return toy.digits_batch(torch.tensor(digits), torch.tensor(query), present)
 
 
 # The published example, a tie, a row that says nothing, and one whose evidence lies in the padding.
@@ -35,14 +35,14 @@ def test_the_target_is_whether_the_first_digit_wins_and_ties_are_lost() -> None:
 
 
 def test_the_truth_is_every_digit_that_is_counted_and_no_padding() -> None:
-    truth = toy.truth(PUBLISHED)
+    truth = toy.query_digits(PUBLISHED)
     assert truth[0].tolist() == [1, 1, 0, 1, 0, 0]
     assert truth[2].sum() == 0
     assert truth[3].tolist() == [1, 0, 0, 0, 0, 0]
 
 
 def test_the_smallest_evidence_is_the_first_winning_digit() -> None:
-    evidence = toy.smallest_evidence(PUBLISHED)
+    evidence = toy.first_winning_digit(PUBLISHED)
     assert evidence[0].tolist() == [1, 0, 0, 0, 0, 0]
     assert evidence[1].tolist() == [0, 1, 0, 0, 0, 0]
 
@@ -64,8 +64,8 @@ def test_the_label_rate_is_the_published_one(rows: Batch) -> None:
 
 
 def test_the_same_seed_draws_the_same_rows() -> None:
-    assert torch.equal(toy.draw(50, 10, seed=3).tokens, toy.draw(50, 10, seed=3).tokens)
-    assert not torch.equal(toy.draw(50, 10, seed=3).tokens, toy.draw(50, 10, seed=4).tokens)
+    assert torch.equal(toy.sample_digits(50, 10, seed=3).tokens, toy.sample_digits(50, 10, seed=3).tokens)
+    assert not torch.equal(toy.sample_digits(50, 10, seed=3).tokens, toy.sample_digits(50, 10, seed=4).tokens)
 
 
 def test_the_model_has_the_published_number_of_parameters(toy_task: CountingTask) -> None:

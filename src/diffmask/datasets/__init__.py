@@ -1,1 +1,1 @@
-"""Readers of data sets and tables."""
+"""Readers of data sets and tables, and tokenizers of models with a vocabulary of their own."""

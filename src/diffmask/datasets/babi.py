@@ -1,12 +1,10 @@
-"""bABI 1-3: where is somebody, or something? Stories, questions, and the sentences that answer. Weston et al. 2015.
+"""bABI tasks 1-3: where is a person or an object? Stories, questions and supporting facts. Weston et al. 2015.
 
-bABI stories of our own: four people in six rooms, three things to carry, and who is where. Weston et al. 2015.
-
-The released stories come from a generator that was never published. This one follows what can be read off them: two
-statements at a time, then a question if one with exactly as many supporting facts as the task asks for can be asked.
+`load_babi` reads the released files. Their generator was never published; `generate_babi` follows the rules that can be
+read off them: two statements at a time, then a question if one with exactly as many supporting facts as the task
+requires can be asked.
 """
 
-import gzip
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diffmask.datasets.tables import read_lines
 from diffmask.datasets.tokenizers import TokenizedData, TokenizedExample
 from diffmask.errors import InputError
 
@@ -30,38 +29,38 @@ OUTCOMES = (
     "bathroom", "went", "left", "the", "back", "hallway", "dropped", "to", "bedroom", "kitchen", "grabbed", "up",
 )
 # fmt: on
-"""Every word of the three tasks is an outcome, in the order of Madsen et al. 2022; only places are ever answers."""
+"""Classes in the order of Madsen et al. 2022: every word of the three tasks, although only locations are answers."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer, everything that was said before it, and which of it answers the question."""
+    """Question with its answer, the statements before it and its supporting facts."""
 
     statements: tuple[str, ...]
     facts: tuple[int, ...]
-    """Places among the statements."""
+    """Indices of the supporting statements."""
     question: str
     answer: str
 
     def tokenized(self) -> TokenizedExample:
-        """The story's words with '.' between sentences; evidence are the words of the supporting facts."""
+        """Return the words of the story with '.' between sentences; evidence are the words of the supporting facts."""
         words: list[str] = []
         evidence: list[bool] = []
-        for place, statement in enumerate(self.statements):
-            said = [*(["."] if place else []), *statement.split()]
-            words += said
-            evidence += [place in self.facts and word != "." for word in said]
+        for index, statement in enumerate(self.statements):
+            sentence = [*(["."] if index else []), *statement.split()]
+            words += sentence
+            evidence += [index in self.facts and word != "." for word in sentence]
         if self.answer not in LOCATIONS:
-            raise InputError(f"'{self.answer}' is not a place of bABI's world: {', '.join(LOCATIONS)}")
+            raise InputError(f"'{self.answer}' is not a location of bABI: {', '.join(LOCATIONS)}")
         return TokenizedExample(
             tuple(words), tuple(self.question.split()), OUTCOMES.index(self.answer), tuple(evidence)
         )
 
 
-def parse(lines: Iterable[str]) -> Iterator[Question]:
-    """The questions of a file; a line numbered 1 begins a story.
+def parse_questions(lines: Iterable[str]) -> Iterator[Question]:
+    """Parse the questions of a file; a line numbered 1 begins a story.
 
-    >>> next(parse(["1 Mary moved to the bathroom.", "2 Where is Mary? \\tbathroom\\t1"]))
+    >>> next(parse_questions(["1 Mary moved to the bathroom.", "2 Where is Mary? \\tbathroom\\t1"]))
     Question(statements=('Mary moved to the bathroom',), facts=(0,), question='Where is Mary', answer='bathroom')
     """
     statements: dict[int, str] = {}
@@ -73,27 +72,30 @@ def parse(lines: Iterable[str]) -> Iterator[Question]:
             statements[int(number)] = text.strip().removesuffix(".")
             continue
         question, answer, facts = text.split("\t")
-        order = list(statements)
+        numbers = list(statements)
         yield Question(
             tuple(statements.values()),
-            tuple(order.index(int(fact)) for fact in facts.split()),
+            tuple(numbers.index(int(fact)) for fact in facts.split()),
             question.strip().removesuffix("?").strip(),
             answer,
         )
 
 
-def read(folder: Path, task: int, split: str) -> list[Question]:
-    """The questions of `train` or `test`, from a folder such as `en-10k`, packed or not."""
-    places = [folder / f"{FILES[task]}_{split}.txt{end}" for end in (".gz", "")]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise InputError(f"there is no {places[0]} (nor {places[1].name}): give a folder of bABI such as en-10k")
-    raw = gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes()
-    return list(parse(raw.decode().strip().split("\n")))
+def read_questions(folder: Path, task: int, split: str) -> list[Question]:
+    """Read the questions of `train` or `test` from a folder such as `en-10k`, with or without `.gz`."""
+    candidates = [folder / f"{FILES[task]}_{split}.txt{end}" for end in (".gz", "")]
+    file = next((path for path in candidates if path.is_file()), None)
+    if file is None:
+        raise InputError(f"there is no {candidates[0]} (nor {candidates[1].name}): give a folder such as en-10k")
+    lines = [line for line in read_lines(file) if line.strip()]
+    try:
+        return list(parse_questions(lines))
+    except ValueError as error:
+        raise InputError(f"{file} is not in bABI's format: {error}") from None
 
 
 def split_questions(questions: list[Question], test: list[Question]) -> TokenizedData:
-    """85 and 15 % of the training questions, the very ones of Madsen et al. 2022, and the test questions."""
+    """Split the training questions 85 and 15 % into training and validation rows, exactly as Madsen et al. 2022."""
     order = np.random.RandomState(0).permutation(len(questions)).tolist()
     held_out = len(order) - len(order) * 85 // 100
     return TokenizedData(
@@ -105,168 +107,178 @@ def split_questions(questions: list[Question], test: list[Question]) -> Tokenize
 
 
 def load_babi(folder: Path, task: int) -> TokenizedData:
-    """The three splits of a task, from its files."""
-    return split_questions(read(folder, task, "train"), read(folder, task, "test"))
+    """Load the three splits of a task from its files."""
+    return split_questions(read_questions(folder, task, "train"), read_questions(folder, task, "test"))
 
 
 PEOPLE = ("John", "Mary", "Sandra", "Daniel")
-THINGS = ("apple", "football", "milk")
-MOVES = ("went to", "went back to", "moved to", "travelled to", "journeyed to")
-GETS = ("got", "took", "grabbed", "picked up")
-DROPS = ("dropped", "discarded", "left", "put down")
-QUESTIONS = 5
+OBJECTS = ("apple", "football", "milk")
+MOVE_VERBS = ("went to", "went back to", "moved to", "travelled to", "journeyed to")
+TAKE_VERBS = ("got", "took", "grabbed", "picked up")
+DROP_VERBS = ("dropped", "discarded", "left", "put down")
+QUESTIONS_PER_STORY = 5
 
 
 @dataclass(frozen=True)
-class World:
-    """How often things happen."""
+class EventRates:
+    """Probabilities of the events of a story, estimated from the released files."""
 
     move: float
-    """Share of statements in which somebody moves, where somebody could also take or drop something."""
-    there_got: float
-    """Share of takings that end in 'there'."""
-    there_dropped: float
-    """Share of droppings that end in 'there'."""
-    old: float
-    """Share of questions that may be about a thing that nobody touched since the last question."""
+    """Probability that a statement is a move, if an object could also be taken or dropped."""
+    take_there: float
+    """Probability that a statement about taking ends in 'there'."""
+    drop_there: float
+    """Probability that a statement about dropping ends in 'there'."""
+    repeat: float
+    """Probability that a question may be about an object that nobody touched since the last question."""
 
 
-WORLDS = {1: World(1.0, 0.0, 0.0, 1.0), 2: World(0.63, 1.0, 0.2, 0.64), 3: World(0.63, 0.19, 0.21, 0.42)}
+RATES = {
+    1: EventRates(1.0, 0.0, 0.0, 1.0),
+    2: EventRates(0.63, 1.0, 0.2, 0.64),
+    3: EventRates(0.63, 0.19, 0.21, 0.42),
+}
 
 
 @dataclass(frozen=True)
 class Move:
-    """A statement by which a person's place is known."""
+    """Statement that tells the location of a person."""
 
     line: int
-    place: str
+    location: str
 
 
 @dataclass(frozen=True)
-class Touch:
-    """The last taking or dropping of a thing."""
+class Transfer:
+    """Last taking or dropping of an object."""
 
     line: int
     person: str
     dropped: bool
     taken: int
-    """The statement in which it was taken."""
+    """Statement in which the object was taken."""
 
 
 @dataclass
 class Story:
-    """What was said so far, what is true, and what can be known from what was said."""
+    """State of the world and the statements that describe it so far."""
 
-    source: random.Random
-    world: World
-    said: list[str] = field(default_factory=list)
+    rng: random.Random
+    rates: EventRates
+    statements: list[str] = field(default_factory=list)
     moves: dict[str, list[Move]] = field(default_factory=lambda: {person: [] for person in PEOPLE})
-    touched: dict[str, Touch] = field(default_factory=dict)
+    transfers: dict[str, Transfer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.place = {name: self.source.choice(LOCATIONS) for name in (*PEOPLE, *THINGS)}
+        self.location = {name: self.rng.choice(LOCATIONS) for name in (*PEOPLE, *OBJECTS)}
         self.holder: dict[str, str] = {}
 
-    def go_on(self) -> None:
-        """One more statement: somebody takes something that is where they are, drops something, or moves."""
-        gets = [(person, thing) for person in PEOPLE for thing in THINGS if self._can_get(person, thing)]
-        drops = [(person, thing) for thing, person in self.holder.items()]
-        if self.source.random() < self.world.move or not gets + drops:
+    def step(self) -> None:
+        """Add one statement: a person takes an object at their location, drops one, or moves."""
+        takes = [(person, item) for person in PEOPLE for item in OBJECTS if self._can_take(person, item)]
+        drops = [(person, item) for item, person in self.holder.items()]
+        if self.rng.random() < self.rates.move or not takes + drops:
             self.move()
-        elif self.source.choice([chosen for chosen in (gets, drops) if chosen]) is gets:
-            self.get(*self.source.choice(gets))
+        elif self.rng.choice([events for events in (takes, drops) if events]) is takes:
+            self.take(*self.rng.choice(takes))
         else:
-            self.drop(*self.source.choice(drops))
+            self.drop(*self.rng.choice(drops))
 
     def move(self) -> None:
-        """Somebody goes to a place where they are not."""
-        person = self.source.choice(PEOPLE)
-        place = self.source.choice([name for name in LOCATIONS if name != self.place[person]])
-        self.place[person] = place
-        self.moves[person].append(Move(len(self.said), place))
-        self.said.append(f"{person} {self.source.choice(MOVES)} the {place}")
+        """Move a random person to another location."""
+        person = self.rng.choice(PEOPLE)
+        location = self.rng.choice([name for name in LOCATIONS if name != self.location[person]])
+        self.location[person] = location
+        self.moves[person].append(Move(len(self.statements), location))
+        self.statements.append(f"{person} {self.rng.choice(MOVE_VERBS)} the {location}")
 
-    def get(self, person: str, thing: str) -> None:
-        """A thing goes along with a person from now on."""
-        self.holder[thing] = person
-        self.touched[thing] = Touch(len(self.said), person, False, len(self.said))
-        self._say(person, GETS, thing, self.world.there_got)
+    def take(self, person: str, item: str) -> None:
+        """Let a person take an object, which moves with them from now on."""
+        self.holder[item] = person
+        self.transfers[item] = Transfer(len(self.statements), person, False, len(self.statements))
+        self._state(person, TAKE_VERBS, item, self.rates.take_there)
 
-    def drop(self, person: str, thing: str) -> None:
-        """A thing stays where it is from now on."""
-        del self.holder[thing]
-        self.place[thing] = self.place[person]
-        self.touched[thing] = Touch(len(self.said), person, True, self.touched[thing].taken)
-        self._say(person, DROPS, thing, self.world.there_dropped)
+    def drop(self, person: str, item: str) -> None:
+        """Let a person drop an object at their location."""
+        del self.holder[item]
+        self.location[item] = self.location[person]
+        self.transfers[item] = Transfer(len(self.statements), person, True, self.transfers[item].taken)
+        self._state(person, DROP_VERBS, item, self.rates.drop_there)
 
-    def _can_get(self, person: str, thing: str) -> bool:
-        return thing not in self.holder and self.place[thing] == self.place[person]
+    def _can_take(self, person: str, item: str) -> bool:
+        return item not in self.holder and self.location[item] == self.location[person]
 
-    def _say(self, person: str, verbs: tuple[str, ...], thing: str, there: float) -> None:
-        end = " there" if self.source.random() < there else ""
-        self.said.append(f"{person} {self.source.choice(verbs)} the {thing}{end}")
+    def _state(self, person: str, verbs: tuple[str, ...], item: str, there: float) -> None:
+        end = " there" if self.rng.random() < there else ""
+        self.statements.append(f"{person} {self.rng.choice(verbs)} the {item}{end}")
 
     def ask(self, facts: tuple[int, ...], question: str, answer: str) -> Question:
-        """A question about what was said so far."""
-        return Question(tuple(self.said), facts, question, answer)
+        """Return a question about the statements so far."""
+        return Question(tuple(self.statements), facts, question, answer)
 
 
-def somebody(story: Story, since: int) -> list[Question]:
-    """Task 1: where is a person who has moved? The last move says it."""
-    known = [(person, moves[-1]) for person, moves in story.moves.items() if moves]
-    return [story.ask((move.line,), f"Where is {person}", move.place) for person, move in known]
+def person_questions(story: Story, since: int) -> list[Question]:
+    """Return the questions of task 1: where is a person? The fact is their last move."""
+    located = [(person, moves[-1]) for person, moves in story.moves.items() if moves]
+    return [story.ask((move.line,), f"Where is {person}", move.location) for person, move in located]
 
 
-def something(story: Story, since: int) -> list[Question]:
-    """Task 2: where is a thing? Who holds or dropped it, and their last move until then."""
-    found = []
-    for thing, touch in story.touched.items():
-        moves = [move for move in story.moves[touch.person] if (move.line < touch.line) == touch.dropped]
-        if moves and touch.line >= since:
-            found.append(story.ask((touch.line, moves[-1].line), f"Where is the {thing}", moves[-1].place))
-    return found
+def object_questions(story: Story, since: int) -> list[Question]:
+    """Return the questions of task 2: where is an object? The facts are its last transfer and that person's move."""
+    questions = []
+    for item, transfer in story.transfers.items():
+        moves = [move for move in story.moves[transfer.person] if (move.line < transfer.line) == transfer.dropped]
+        if moves and transfer.line >= since:
+            facts = (transfer.line, moves[-1].line)
+            questions.append(story.ask(facts, f"Where is the {item}", moves[-1].location))
+    return questions
 
 
-def something_before(story: Story, since: int) -> list[Question]:
-    """Task 3: where was a thing before it was somewhere? Who held it, and two moves with it in hand."""
-    found = []
-    for thing, touch in story.touched.items():
+def previous_location_questions(story: Story, since: int) -> list[Question]:
+    """Return the questions of task 3: where was an object before a location? The facts are a transfer and two moves."""
+    questions = []
+    for item, transfer in story.transfers.items():
         moves = [
             move
-            for move in story.moves[touch.person]
-            if move.line > touch.taken and (not touch.dropped or move.line < touch.line)
+            for move in story.moves[transfer.person]
+            if move.line > transfer.taken and (not transfer.dropped or move.line < transfer.line)
         ]
-        if len(moves) >= 2 and touch.line >= since:
-            # The last two places most often; one time in five an earlier pair.
-            last = len(moves) - 1 if story.source.random() < 0.8 else story.source.randrange(1, len(moves))
+        if len(moves) >= 2 and transfer.line >= since:
+            # Mostly the last two locations; in one of five questions an earlier pair.
+            last = len(moves) - 1 if story.rng.random() < 0.8 else story.rng.randrange(1, len(moves))
             before, after = moves[last - 1], moves[last]
-            facts = (touch.line, after.line, before.line)
-            found.append(story.ask(facts, f"Where was the {thing} before the {after.place}", before.place))
-    return found
+            facts = (transfer.line, after.line, before.line)
+            questions.append(story.ask(facts, f"Where was the {item} before the {after.location}", before.location))
+    return questions
 
 
-ASKING: dict[int, Callable[[Story, int], list[Question]]] = {1: somebody, 2: something, 3: something_before}
+POSSIBLE_QUESTIONS: dict[int, Callable[[Story, int], list[Question]]] = {
+    1: person_questions,
+    2: object_questions,
+    3: previous_location_questions,
+}
 
 
-def tell(task: int, source: random.Random) -> Iterator[Question]:
-    """The five questions of one story."""
-    story, since, asked = Story(source, WORLDS[task]), 0, 0
-    while asked < QUESTIONS:
-        story.go_on()
-        story.go_on()
-        possible = ASKING[task](story, since)
+def generate_story(task: int, rng: random.Random) -> Iterator[Question]:
+    """Generate one story and yield its five questions."""
+    story, since, asked = Story(rng, RATES[task]), 0, 0
+    while asked < QUESTIONS_PER_STORY:
+        story.step()
+        story.step()
+        possible = POSSIBLE_QUESTIONS[task](story, since)
         if possible:
-            yield source.choice(possible)
+            yield rng.choice(possible)
             asked += 1
-            since = 0 if source.random() < story.world.old else len(story.said)
+            since = 0 if rng.random() < story.rates.repeat else len(story.statements)
 
 
-def draw(task: int, questions: int, seed: int) -> list[Question]:
-    """So many questions, five a story."""
-    source = random.Random(seed)
-    return [question for _ in range(-(-questions // QUESTIONS)) for question in tell(task, source)][:questions]
+def generate_questions(task: int, count: int, seed: int) -> list[Question]:
+    """Generate `count` questions, five per story."""
+    rng = random.Random(seed)
+    stories = range(-(-count // QUESTIONS_PER_STORY))
+    return [question for _ in stories for question in generate_story(task, rng)][:count]
 
 
 def generate_babi(task: int) -> TokenizedData:
-    """As many as were published: 10,000 and 1,000 questions."""
-    return split_questions(draw(task, 10_000, seed=1), draw(task, 1_000, seed=2))
+    """Generate as many questions as were published: 10,000 for training and validation, 1,000 for the test."""
+    return split_questions(generate_questions(task, 10_000, seed=1), generate_questions(task, 1_000, seed=2))

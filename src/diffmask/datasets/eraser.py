@@ -1,7 +1,8 @@
-"""Texts in which people marked the reason for a label, in the format of ERASER. DeYoung et al. 2020.
+"""Texts with human rationales: data sets in the ERASER format (DeYoung et al. 2020) and CoS-E (Rajani et al. 2019).
 
-A folder, or an archive of one, holds `SPLIT.jsonl` and `docs/`. A document is lines of tokens between spaces; a row
-names its documents, a query, a label, and as evidence the spans of tokens that people marked.
+An ERASER folder, or an archive of one, holds `train.jsonl`, `val.jsonl`, `test.jsonl` and `docs/`. A document is lines
+of tokens separated by spaces. A row names its documents, a query, a label, and as evidence the spans of tokens that
+annotators marked.
 """
 
 import hashlib
@@ -13,111 +14,122 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from diffmask.datasets.tables import DataSet, Example, read_table
+from diffmask.datasets.tables import DataSet, Example, read_lines, read_table
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import Span
 
-SPLITS = {"train": "train", "valid": "val", "test": "test"}
+FILE_NAMES = {"train": "train", "valid": "val", "test": "test"}
 
 
 @dataclass(frozen=True)
 class RationaleExample(Example):
-    """An example in which a person marked the characters that give the reason for its label."""
+    """Example with the characters that an annotator marked as the reason for its label."""
 
     evidence: tuple[Span, ...] = ()
-    """In the first text: first character, and the one after the last."""
+    """Spans of the first text: index of the first character, and of the one after the last."""
 
 
-def load_eraser(place: Path) -> DataSet:
-    """The three splits of a folder or an archive; one file alone is split by document, 80, 10 and 10 %."""
-    files = _texts(place)
-    found = {split: _rows(files, name) for split, name in SPLITS.items() if f"{name}.jsonl" in files}
-    if not found:
-        raise InputError(
-            f"{place} has no {', '.join(f'{name}.jsonl' for name in SPLITS.values())}: not ERASER's format"
-        )
-    rows = [row for split in found.values() for row in split]
-    parts = found if len(found) == len(SPLITS) else _by_document(rows)
-    return DataSet(**parts, names=tuple(sorted({row.label for row in rows})))
+def load_eraser(path: Path) -> DataSet:
+    """Load the three splits of a folder or an archive; a single file is split 80, 10 and 10 % by document."""
+    files = _read_files(path)
+    splits = {split: _rows(files, name) for split, name in FILE_NAMES.items() if f"{name}.jsonl" in files}
+    if not splits:
+        expected = ", ".join(f"{name}.jsonl" for name in FILE_NAMES.values())
+        raise InputError(f"{path} has no {expected}: not ERASER's format")
+    rows = [row for split in splits.values() for row in split]
+    if len(splits) < len(FILE_NAMES):
+        splits = _split_by_document(rows)
+    return DataSet(**splits, names=tuple(sorted({row.label for row in rows})))
 
 
-def _by_document(rows: Sequence[Example]) -> dict[str, list[Example]]:
-    """No document is in two splits, however many questions are asked of it."""
-    parts: dict[str, list[Example]] = {split: [] for split in SPLITS}
+def _split_by_document(rows: Sequence[Example]) -> dict[str, list[Example]]:
+    """Assign every document to one split, with all its queries."""
+    splits: dict[str, list[Example]] = {split: [] for split in FILE_NAMES}
     for row in rows:
         tenth = hashlib.sha256(row.text.encode()).digest()[0] * 10 // 256
-        parts["valid" if tenth == 8 else "test" if tenth == 9 else "train"].append(row)
-    return parts
+        splits["valid" if tenth == 8 else "test" if tenth == 9 else "train"].append(row)
+    return splits
 
 
-def _texts(place: Path) -> dict[str, str]:
-    """The files by name, documents with `docs/` before theirs."""
-    if place.is_dir():
-        listed = [path for path in (*place.glob("*.jsonl"), *place.glob("docs/*")) if path.is_file()]
-        return {_short(path.as_posix()): path.read_text(encoding="utf-8") for path in listed}
-    if not place.is_file():
-        raise InputError(f"there is no {place}; give a folder or an archive in ERASER's format")
-    with tarfile.open(place) as archive:
-        return {_short(member.name): _read(archive, member) for member in archive.getmembers() if member.isfile()}
+def _read_files(path: Path) -> dict[str, str]:
+    """Return the contents of the files by name, documents as `docs/NAME`."""
+    if path.is_dir():
+        files = [file for file in (*path.glob("*.jsonl"), *path.glob("docs/*")) if file.is_file()]
+        return {_short_name(file.as_posix()): "".join(read_lines(file)) for file in files}
+    if not path.is_file():
+        raise InputError(f"there is no {path}; give a folder or an archive in ERASER's format")
+    try:
+        with tarfile.open(path) as archive:
+            members = [member for member in archive.getmembers() if member.isfile()]
+            return {_short_name(member.name): _read_member(archive, member) for member in members}
+    except (tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a tar archive of UTF-8 files: {error}") from None
 
 
-def _short(path: str) -> str:
+def _short_name(path: str) -> str:
     *_, folder, name = ("", *path.split("/"))
     return f"docs/{name}" if folder == "docs" else name
 
 
-def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     stream = archive.extractfile(member)
     assert stream is not None
     return stream.read().decode("utf-8")
 
 
 def _rows(files: Mapping[str, str], split: str) -> list[Example]:
-    lines = files[f"{split}.jsonl"].splitlines()
-    return [
-        _row(json.loads(line), files, f"{split}.jsonl, line {number}") for number, line in enumerate(lines, start=1)
-    ]
+    rows: list[Example] = []
+    for number, line in enumerate(files[f"{split}.jsonl"].splitlines(), start=1):
+        where = f"{split}.jsonl, line {number}"
+        try:
+            rows.append(_row(json.loads(line), files, where))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"{where}: not JSON: {error}") from None
+        except KeyError as error:
+            raise InputError(f"{where}: the field {error} of ERASER's format is missing") from None
+    return rows
 
 
 def _row(node: Mapping[str, Any], files: Mapping[str, str], where: str) -> RationaleExample:
     spans = [span for group in node["evidences"] for span in group]
     documents = list(dict.fromkeys([*(node.get("docids") or []), *(span["docid"] for span in spans)]))
-    for name in documents or [node["annotation_id"]]:
+    # A row without document names refers to the document of its own id.
+    names = documents or [node["annotation_id"]]
+    for name in names:
         if f"docs/{name}" not in files:
             raise InputError(f"{where}: there is no docs/{name}")
-    words = [files[f"docs/{name}"].split() for name in documents or [node["annotation_id"]]]
-    starts = dict(zip(documents, accumulate((len(part) for part in words), initial=0), strict=False))
-    places = [
-        (starts[span["docid"]] + span["start_token"], starts[span["docid"]] + span["end_token"]) for span in spans
+    words = [files[f"docs/{name}"].split() for name in names]
+    offsets = dict(zip(documents, accumulate((len(document) for document in words), initial=0), strict=False))
+    token_spans = [
+        (offsets[span["docid"]] + span["start_token"], offsets[span["docid"]] + span["end_token"]) for span in spans
     ]
-    tokens = [word for part in words for word in part]
-    return RationaleExample(
-        " ".join(tokens), node.get("query") or None, node["classification"], _characters(tokens, places)
-    )
+    tokens = [word for document in words for word in document]
+    evidence = _character_spans(tokens, token_spans)
+    return RationaleExample(" ".join(tokens), node.get("query") or None, node["classification"], evidence)
 
 
-def _characters(tokens: Sequence[str], places: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans of tokens as spans of characters of the tokens joined by spaces.
+def _character_spans(tokens: Sequence[str], token_spans: Sequence[Span]) -> tuple[Span, ...]:
+    """Convert spans of tokens to spans of characters of the tokens joined by spaces.
 
-    >>> _characters(["a", "bad", "film"], [(1, 3)])
+    >>> _character_spans(["a", "bad", "film"], [(1, 3)])
     ((2, 10),)
     """
-    begins = list(accumulate((len(token) + 1 for token in tokens), initial=0))
-    return tuple(sorted({(begins[first], begins[last] - 1) for first, last in places if first < last}))
+    starts = list(accumulate((len(token) + 1 for token in tokens), initial=0))
+    return tuple(sorted({(starts[first], starts[last] - 1) for first, last in token_spans if first < last}))
 
 
 def load_cose(questions: Path, explanations: Path) -> list[RationaleExample]:
-    """CoS-E: questions with their choices as second text, and what people selected; Rajani et al. 2019.
+    """Load CoS-E: questions with their choices as second text, and the words that annotators selected.
 
-    A selection that is not to be found in its question, or that is all of it, is left out.
+    A question is skipped if the selection does not occur in it, or is all of it.
     """
-    return list(_selected(questions, explanations))
+    return list(_selections(questions, explanations))
 
 
-def _selected(questions: Path, explanations: Path) -> Iterator[RationaleExample]:
-    chosen = {row["id"]: row["explanation"]["selected"] for row in read_table(explanations)}
+def _selections(questions: Path, explanations: Path) -> Iterator[RationaleExample]:
+    selections = {row["id"]: row["explanation"]["selected"] for row in read_table(explanations)}
     for row in read_table(questions):
-        text, selected = row["question"]["stem"], chosen.get(row["id"], "")
+        text, selected = row["question"]["stem"], selections.get(row["id"], "")
         start = text.find(selected)
         if selected and start >= 0 and len(selected) < len(text):
             choices = " ".join(f"{choice['label']}: {choice['text']}" for choice in row["question"]["choices"])

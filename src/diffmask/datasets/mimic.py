@@ -1,7 +1,7 @@
-"""MIMIC-III: does a discharge summary speak of diabetes, or of which anemia? Johnson et al. 2016; Jain & Wallace 2019.
+"""MIMIC-III: discharge summaries labelled with diabetes or a kind of anemia. Johnson et al. 2016; Jain & Wallace 2019.
 
-The data are the user's own: `NOTEEVENTS.csv` and `DIAGNOSES_ICD.csv`, packed or not, in one folder. For diabetes the
-admissions of each split may be listed in `train_hadm.txt`, `valid_hadm.txt` and `test_hadm.txt`.
+The user provides the data: `NOTEEVENTS.csv` and `DIAGNOSES_ICD.csv`, with or without `.gz`, in one folder. The files
+`train_hadm.txt`, `valid_hadm.txt` and `test_hadm.txt` may list the admissions of each split for diabetes.
 """
 
 import hashlib
@@ -13,49 +13,54 @@ from typing import Any, Literal
 from diffmask.datasets.tables import DataSet, Example, read_table
 from diffmask.errors import InputError
 
-NAMES: Mapping[str, tuple[str, str]] = {"diabetes": ("no diabetes", "diabetes"), "anemia": ("chronic", "acute")}
-ORDER = {"Report": 0, "Addendum": 1}
+MIMIC_CLASSES: Mapping[str, tuple[str, str]] = {
+    "diabetes": ("no diabetes", "diabetes"),
+    "anemia": ("chronic", "acute"),
+}
+NOTE_ORDER = {"Report": 0, "Addendum": 1}
 Subset = Literal["diabetes", "anemia"]
 
 
 def load_mimic(folder: Path, subset: Subset) -> DataSet:
-    """Every admission with a discharge summary and a label."""
-    labels = {admission: label_of(codes, subset) for admission, codes in diagnoses(folder).items()}
-    listed = _listed(folder) if subset == "diabetes" else {}
-    parts: dict[str, list[Example]] = {"train": [], "valid": [], "test": []}
-    for admission, text in notes(folder).items():
+    """Load every admission that has a discharge summary and a label."""
+    labels = {admission: label_admission(codes, subset) for admission, codes in read_diagnoses(folder).items()}
+    listed = _listed_splits(folder) if subset == "diabetes" else {}
+    splits: dict[str, list[Example]] = {"train": [], "valid": [], "test": []}
+    for admission, text in read_notes(folder).items():
         label = labels.get(admission)
         if label is not None:
-            split = listed.get(admission, "") if listed else _drawn(admission)
+            split = listed.get(admission, "") if listed else _hash_split(admission)
             if split:
-                parts[split].append(Example(text, label=label))
-    return DataSet(**parts, names=NAMES[subset])
+                splits[split].append(Example(text, label=label))
+    return DataSet(**splits, names=MIMIC_CLASSES[subset])
 
 
-def notes(folder: Path) -> dict[str, str]:
-    """Each admission's discharge summary: its reports, then its addenda, in order of date."""
-    found: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+def read_notes(folder: Path) -> dict[str, str]:
+    """Return the discharge summary of each admission: reports first, then addenda, each by date."""
+    notes: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
     for row in _table(folder, "NOTEEVENTS", ("HADM_ID", "CHARTDATE", "CATEGORY", "DESCRIPTION", "TEXT")):
         if row["CATEGORY"].strip() == "Discharge summary" and row["HADM_ID"]:
-            place = ORDER.get(row["DESCRIPTION"].strip(), len(ORDER))
-            found[_whole(row["HADM_ID"])].append((place, row["CHARTDATE"], row["TEXT"]))
-    return {admission: "\n".join(text for *_, text in sorted(parts)) for admission, parts in found.items()}
+            order = NOTE_ORDER.get(row["DESCRIPTION"].strip(), len(NOTE_ORDER))
+            notes[_integer(row["HADM_ID"])].append((order, row["CHARTDATE"], row["TEXT"]))
+    return {admission: "\n".join(text for *_, text in sorted(entries)) for admission, entries in notes.items()}
 
 
-def diagnoses(folder: Path) -> dict[str, list[str]]:
-    """Each admission's ICD-9 codes, with a point after the third sign."""
-    found: dict[str, list[str]] = defaultdict(list)
+def read_diagnoses(folder: Path) -> dict[str, list[str]]:
+    """Return the ICD-9 codes of each admission, with a point after the third character."""
+    codes: dict[str, list[str]] = defaultdict(list)
     for row in _table(folder, "DIAGNOSES_ICD", ("HADM_ID", "ICD9_CODE")):
         code = row["ICD9_CODE"].strip()
-        found[_whole(row["HADM_ID"])].append(f"{code[:3]}.{code[3:]}")
-    return found
+        codes[_integer(row["HADM_ID"])].append(f"{code[:3]}.{code[3:]}")
+    return codes
 
 
-def label_of(codes: list[str], subset: Subset) -> int | None:
-    """Diabetes: any 250.00. Anemia: acute (285.1) or chronic (285.2), where it is not both.
+def label_admission(codes: list[str], subset: Subset) -> int | None:
+    """Return the class of an admission, or None if it has both kinds of anemia or neither.
 
-    >>> label_of(["285.1"], "anemia"), label_of(["285.21"], "anemia"), label_of(["285.1", "285.21"], "anemia")
-    (1, 0, None)
+    Diabetes is any 250.00; anemia is acute (285.1) or chronic (285.2).
+
+    >>> [label_admission(codes, "anemia") for codes in (["285.1"], ["285.21"], ["285.1", "285.21"])]
+    [1, 0, None]
     """
     if subset == "diabetes":
         return int(any(code.startswith("250.00") for code in codes))
@@ -66,7 +71,7 @@ def label_of(codes: list[str], subset: Subset) -> int | None:
 def _table(folder: Path, name: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     file = next((folder / f"{name}.csv{end}" for end in (".gz", "") if (folder / f"{name}.csv{end}").is_file()), None)
     if file is None:
-        raise InputError(f"there is no {folder / name}.csv.gz: MIMIC-III is yours to bring (physionet.org)")
+        raise InputError(f"there is no {folder / name}.csv.gz: get MIMIC-III from physionet.org")
     for row in read_table(file):
         missing = [column for column in columns if row.get(column) is None]
         if missing:
@@ -74,21 +79,21 @@ def _table(folder: Path, name: str, columns: tuple[str, ...]) -> Iterator[dict[s
         yield row
 
 
-def _whole(number: str) -> str:
-    """Tables that went through pandas write 145834 as 145834.0."""
+def _integer(number: str) -> str:
+    """Undo the float format of tables that pandas wrote: 145834.0 becomes 145834."""
     return str(int(float(number)))
 
 
-def _listed(folder: Path) -> dict[str, str]:
-    found = {}
+def _listed_splits(folder: Path) -> dict[str, str]:
+    splits = {}
     for split in ("train", "valid", "test"):
         file = folder / f"{split}_hadm.txt"
         if file.is_file():
-            found.update({_whole(line): split for line in file.read_text().split()})
-    return found
+            splits.update({_integer(line): split for line in file.read_text().split()})
+    return splits
 
 
-def _drawn(admission: str) -> str:
-    """68, 12 and 20 % of the admissions; one is always in the same split."""
-    share = int.from_bytes(hashlib.sha256(admission.encode()).digest()[:4], "big") / 2**32
-    return "train" if share < 0.68 else "valid" if share < 0.80 else "test"
+def _hash_split(admission: str) -> str:
+    """Assign 68, 12 and 20 % of the admissions to the splits by a hash, so that an admission never moves."""
+    fraction = int.from_bytes(hashlib.sha256(admission.encode()).digest()[:4], "big") / 2**32
+    return "train" if fraction < 0.68 else "valid" if fraction < 0.80 else "test"

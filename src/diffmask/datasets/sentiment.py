@@ -1,26 +1,25 @@
-"""The Stanford Sentiment Treebank: sentences with a sentiment from 0 to 4 on every word. Socher et al. 2013.
+"""Sentiment of film reviews: the Stanford Sentiment Treebank (Socher et al. 2013) and IMDB (Maas et al. 2011).
 
-IMDB: film reviews, negative or positive. Maas et al. 2011.
+The treebank labels every word and phrase of a sentence from 0 to 4; IMDB labels whole reviews negative or positive.
 """
 
-import gzip
 import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffmask.datasets.tables import Columns, DataSet, Example, examples
+from diffmask.datasets.tables import Columns, DataSet, Example, read_examples, read_lines
 from diffmask.errors import InputError
 
 SST_NAMES = ("very negative", "negative", "neutral", "positive", "very positive")
-ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
+BRACKETS = {"-LRB-": "(", "-RRB-": ")"}
 LEAF = re.compile(r"\((\d) ([^() ]+)\)")
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One sentence: its words, the sentiment of each and of the whole."""
+    """Sentence of the treebank: its words, the sentiment of each word and of the sentence."""
 
     words: tuple[str, ...]
     sentiments: tuple[int, ...]
@@ -28,55 +27,55 @@ class Tree:
 
     @property
     def text(self) -> str:
-        """The words with spaces between them, as the treebank was published."""
+        """Words joined by spaces, as the treebank is published."""
         return " ".join(self.words)
 
 
 def parse_tree(line: str) -> Tree:
-    """A sentence from its bracketed tree.
+    """Parse a sentence from its bracketed tree.
 
     >>> parse_tree("(3 (2 It) (4 (4 works) (2 .)))")
     Tree(words=('It', 'works', '.'), sentiments=(2, 4, 2), label=3)
     """
-    # Not str.split: some words hold a no-break space.
+    # Not str.split: some words contain a no-break space.
     leaves = LEAF.findall(line)
     if not line.startswith("(") or not leaves:
         raise InputError(f"not a tree of the Sentiment Treebank: {line[:60]!r}")
-    words = tuple(ESCAPES.get(word, word.replace("\\", "")) for _, word in leaves)
+    words = tuple(BRACKETS.get(word, word.replace("\\", "")) for _, word in leaves)
     return Tree(words, tuple(int(sentiment) for sentiment, _ in leaves), int(line[1]))
 
 
-def trees(folder: Path, split: str) -> Iterator[Tree]:
-    """The sentences of `train`, `dev` or `test`, from `trees/SPLIT.txt.gz` or `SPLIT.txt`, packed or not."""
-    places = [folder / part / f"{split}.txt{end}" for part in ("trees", "") for end in (".gz", "")]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise InputError(f"there is no {places[0]} (nor {places[-1]}): give the folder of the Sentiment Treebank")
-    raw = gzip.decompress(found.read_bytes()) if found.suffix == ".gz" else found.read_bytes()
-    for line in raw.decode().strip("\n").split("\n"):
-        yield parse_tree(line)
+def read_trees(folder: Path, split: str) -> Iterator[Tree]:
+    """Yield the sentences of `train`, `dev` or `test`, from `trees/SPLIT.txt` or `SPLIT.txt`, with or without `.gz`."""
+    candidates = [folder / inner / f"{split}.txt{end}" for inner in ("trees", "") for end in (".gz", "")]
+    file = next((path for path in candidates if path.is_file()), None)
+    if file is None:
+        raise InputError(f"there is no {candidates[0]} (nor {candidates[-1]}): give the folder of the treebank")
+    for line in read_lines(file):
+        if line.strip("\r\n"):
+            yield parse_tree(line)
 
 
 def load_sst(folder: Path, classes: int) -> DataSet:
-    """Five classes, or two: without the neutral sentences."""
-    found = {}
+    """Load the sentences in five classes, or in two without the neutral ones."""
+    splits = {}
     for name, split in (("train", "train"), ("valid", "dev"), ("test", "test")):
-        kept = (tree for tree in trees(folder, split) if classes == 5 or tree.label != 2)
-        found[name] = [Example(tree.text, label=tree.label if classes == 5 else int(tree.label > 2)) for tree in kept]
-    return DataSet(**found, names=SST_NAMES if classes == 5 else ("negative", "positive"))
+        trees = (tree for tree in read_trees(folder, split) if classes == 5 or tree.label != 2)
+        splits[name] = [Example(tree.text, label=tree.label if classes == 5 else int(tree.label > 2)) for tree in trees]
+    return DataSet(**splits, names=SST_NAMES if classes == 5 else ("negative", "positive"))
 
 
 IMDB_NAMES = ("negative", "positive")
 
 
 def load_imdb(folder: Path) -> DataSet:
-    """From tables `imdb_train*`, `imdb_dev*` and `imdb_test*`, or from the folders of aclImdb.
+    """Load the tables `imdb_train*`, `imdb_dev*` and `imdb_test*`, or the folders of aclImdb.
 
-    Of aclImdb's training reviews a fifth, chosen by a hash of the text, are for validation.
+    A hash of the text assigns a fifth of aclImdb's training reviews to the validation split.
     """
     tables = {split: sorted(folder.glob(f"imdb_{split}*.jsonl*")) for split in ("train", "dev", "test")}
     if all(tables.values()):
-        train, valid, test = (list(examples(files[0], Columns())) for files in tables.values())
+        train, valid, test = (list(read_examples(files[0], Columns())) for files in tables.values())
         return DataSet(train=train, valid=valid, test=test, names=IMDB_NAMES)
     if (folder / "train" / "pos").is_dir():
         rows = list(_reviews(folder / "train"))

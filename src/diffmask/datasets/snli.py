@@ -1,45 +1,46 @@
-"""SNLI: does a premise entail a hypothesis? Pairs of sentences, three classes. Bowman et al. 2015."""
+"""SNLI: does a premise entail a hypothesis? Pairs of sentences in three classes. Bowman et al. 2015."""
 
 import csv
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffmask.datasets.tables import DataSet, Example
+from diffmask.datasets.tables import DataSet, Example, read_lines
 from diffmask.errors import InputError
 
-NAMES = ("entailment", "neutral", "contradiction")
-NUMBERED = {"1": "neutral", "2": "contradiction", "3": "entailment"}
-"""What the classes are called in the subset of the training split."""
+SNLI_CLASSES = ("entailment", "neutral", "contradiction")
+SUBSET_LABELS = {"1": "neutral", "2": "contradiction", "3": "entailment"}
+"""Codes of the classes in the files of the training subset."""
 
 
 def load_snli(folder: Path) -> DataSet:
-    """18,000 and 2,000 pairs of the training split, and the official development split without its open cases."""
+    """Load 18,000 training and 2,000 validation pairs of the training split, and the development split as test.
+
+    Pairs of the development split on which the annotators have no majority are skipped.
+    """
     return DataSet(
-        train=list(_subset(folder / "snli_train_subset_18000.csv.gz")),
-        valid=list(_subset(folder / "snli_train_subset_2000_test.csv.gz")),
-        test=list(_official(folder / "snli_1.0_dev.jsonl.gz")),
-        names=NAMES,
+        train=list(_read_subset(folder / "snli_train_subset_18000.csv.gz")),
+        valid=list(_read_subset(folder / "snli_train_subset_2000_test.csv.gz")),
+        test=list(_read_official(folder / "snli_1.0_dev.jsonl.gz")),
+        names=SNLI_CLASSES,
     )
 
 
-def _subset(file: Path) -> Iterator[Example]:
-    """Lines of label, label, premise, hypothesis between tabs."""
+def _read_subset(file: Path) -> Iterator[Example]:
+    """Yield pairs from lines of label, label, premise and hypothesis, separated by tabs."""
     for _, label, premise, hypothesis in csv.reader(_lines(file), delimiter="\t"):
-        yield Example(premise, hypothesis, NAMES.index(NUMBERED[label]))
+        yield Example(premise, hypothesis, SNLI_CLASSES.index(SUBSET_LABELS[label]))
 
 
-def _official(file: Path) -> Iterator[Example]:
+def _read_official(file: Path) -> Iterator[Example]:
     for line in _lines(file):
         row = json.loads(line)
-        # '-' is a pair on which the annotators found no majority.
+        # '-' marks a pair without a majority label.
         if row["gold_label"] != "-":
-            yield Example(row["sentence1"], row["sentence2"], NAMES.index(row["gold_label"]))
+            yield Example(row["sentence1"], row["sentence2"], SNLI_CLASSES.index(row["gold_label"]))
 
 
 def _lines(file: Path) -> Iterator[str]:
     if not file.is_file():
         raise InputError(f"there is no {file}: give the folder of SNLI")
-    with gzip.open(file, "rt", encoding="utf-8", newline="") as stream:
-        yield from stream
+    return read_lines(file)

@@ -1,4 +1,4 @@
-"""Digits with a query: does its first digit occur more often than its second? De Cao et al. 2020, section 4.1."""
+"""Digits with a query (m, n): does m occur more often than n? De Cao et al. 2020, section 4.1."""
 
 import numpy as np
 import torch
@@ -7,41 +7,43 @@ from torch import Tensor
 
 from diffmask.core.batch import Batch
 
-DIGITS = 10
+VOCABULARY_SIZE = 10
 QUERY_RATE = 0.25
-"""How often each of the two query digits is drawn; the other eight share the rest."""
+"""Probability of each of the two query digits; the other eight share the rest."""
 
 
-def draw(rows: int, length: int, seed: int) -> Batch:
-    """Rows of 1 to `length` digits with a query (m, n) each; the target is 1 where m is counted more often than n."""
-    source = np.random.default_rng(seed)
-    query = source.permuted(np.tile(np.arange(DIGITS), (rows, 1)), axis=1)[:, :2]
-    rate = np.full((rows, DIGITS), (1 - 2 * QUERY_RATE) / (DIGITS - 2))
+def sample_digits(rows: int, length: int, seed: int) -> Batch:
+    """Sample rows of 1 to `length` digits with a query (m, n) each; the target is 1 if m occurs more often than n."""
+    rng = np.random.default_rng(seed)
+    query = rng.permuted(np.tile(np.arange(VOCABULARY_SIZE), (rows, 1)), axis=1)[:, :2]
+    rate = np.full((rows, VOCABULARY_SIZE), (1 - 2 * QUERY_RATE) / (VOCABULARY_SIZE - 2))
     np.put_along_axis(rate, query, QUERY_RATE, axis=1)
-    uniform = source.random((rows, length, 1))
+    # Inverse transform sampling: the digit is the number of cumulative rates below a uniform draw.
+    uniform = rng.random((rows, length, 1))
     digits = (uniform > rate.cumsum(axis=1)[:, None, :-1]).sum(axis=-1)
-    lengths = source.integers(1, length + 1, size=(rows, 1))
-    return assemble(torch.from_numpy(digits), torch.from_numpy(query), torch.from_numpy(np.arange(length) < lengths))
+    lengths = rng.integers(1, length + 1, size=(rows, 1))
+    present = torch.from_numpy(np.arange(length) < lengths)
+    return digits_batch(torch.from_numpy(digits), torch.from_numpy(query), present)
 
 
-def assemble(
+def digits_batch(
     digits: Int[Tensor, "row token"], query: Int[Tensor, "row 2"], present: Bool[Tensor, "row token"]
 ) -> Batch:
-    """A batch of the toy task from digits, queries and lengths; padding is the digit 0."""
+    """Return a batch of digits and queries with its targets; padding is the digit 0."""
     digits = digits * present
     first, second = (_count(digits, query[:, k], present) for k in (0, 1))
     target = (first > second).float()
     return Batch(tokens=digits, present=present, maskable=present, target=target, inputs={"query": query})
 
 
-def truth(batch: Batch) -> Float[Tensor, "row token"]:
-    """1 for each digit that is counted, 0 for the others."""
+def query_digits(batch: Batch) -> Float[Tensor, "row token"]:
+    """Return the ground truth: 1 for every occurrence of a query digit, 0 for the other digits."""
     query = batch.inputs["query"]
     return ((batch.tokens[:, :, None] == query[:, None, :]).any(dim=2) & batch.present).float()
 
 
-def smallest_evidence(batch: Batch) -> Float[Tensor, "row token"]:
-    """1 for the first of the digits that win, 0 for all others: keeping it alone keeps the answer."""
+def first_winning_digit(batch: Batch) -> Float[Tensor, "row token"]:
+    """Return the smallest evidence: 1 for the first occurrence of the winning digit, which alone decides the row."""
     query = batch.inputs["query"]
     winner = torch.where(batch.target == 1, query[:, 0], query[:, 1])
     wins = (batch.tokens == winner[:, None]) & batch.present

@@ -15,7 +15,7 @@ from diffmask.core.capabilities import Retrainable, RowText, require_labels
 from diffmask.core.distributions import logits as numbers_of
 from diffmask.core.hooks import Edit, frozen, remove_added_hooks
 from diffmask.core.task import Task
-from diffmask.datasets.tables import Example, Source, examples
+from diffmask.datasets.tables import Example, Source, read_examples
 from diffmask.errors import InputWarning, TaskError
 from diffmask.explanation.explanation import Explanation, Prediction
 from diffmask.explanation.text_units import ReadRow
@@ -89,14 +89,14 @@ class TextClassification(Task, RowText, Retrainable):
         """The text that each row of a split was read from."""
         for split, source in (("train", train), ("valid", valid), ("test", test)):
             if source is not None:
-                listed = list(examples(source, encoding))
+                listed = list(read_examples(source, encoding))
                 encoded = self.read(listed)
                 self.data[split] = encoded.batch
                 self.texts[split] = [listed[number] for number in encoded.sources]
 
     def load(self, source: Source) -> Batch:
         """A data set as a batch."""
-        return self.read(examples(source, self.text_encoder.config)).batch
+        return self.read(read_examples(source, self.text_encoder.config)).batch
 
     def encode(self, texts: Iterable[str | tuple[str, str]]) -> Batch:
         """Texts, or pairs of texts, as a batch without labels."""

@@ -24,8 +24,8 @@ class Counter(nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.query = nn.Embedding(toy.DIGITS, width)
-        self.embedding = nn.Embedding(toy.DIGITS, width)
+        self.query = nn.Embedding(toy.VOCABULARY_SIZE, width)
+        self.embedding = nn.Embedding(toy.VOCABULARY_SIZE, width)
         self.encoder = nn.Sequential(nn.Linear(3 * width, width), nn.Tanh(), nn.Linear(width, 2))
         self.memory = nn.GRU(2, width, batch_first=True)
         self.answer = nn.Linear(width, 1)
@@ -87,11 +87,11 @@ class CountingTask(Task, RowText, Retrainable):
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """The digits that are counted."""
-        return toy.truth(batch)
+        return toy.query_digits(batch)
 
     def smallest_evidence(self, batch: Batch) -> Float[Tensor, "row token"]:
         """The first of the digits that win."""
-        return toy.smallest_evidence(batch)
+        return toy.first_winning_digit(batch)
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "CountingTask":
         """A fresh counter trained on other rows."""
@@ -121,7 +121,7 @@ class ToyTaskConfig(TaskConfig):
     def build(self, seed: int) -> CountingTask:
         """Rows and an untrained counter."""
         held_out = self.rows // 10
-        drawn = toy.draw(self.rows + held_out, self.length, seed)
+        drawn = toy.sample_digits(self.rows + held_out, self.length, seed)
         data = {
             "train": drawn[: self.rows - held_out],
             "valid": drawn[self.rows - held_out : self.rows],

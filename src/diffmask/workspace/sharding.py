@@ -26,7 +26,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store
 from diffmask.core.training import progress_bar
-from diffmask.datasets.tables import Columns, Example, examples
+from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import InputError, nearest
 from diffmask.explanation.explanation import Explanation
 from diffmask.tasks.classification import TextClassification
@@ -79,7 +79,7 @@ def explain_table(explainer: Explainer, table: Path, out: Path, columns: Columns
     parts = out.with_name(f"{out.name}.parts")
     _start(parts, _job(explainer, table, columns, shard))
     rows = 0
-    for number, some in enumerate(progress_bar(_shards(examples(table, columns), shard), "explain shards")):
+    for number, some in enumerate(progress_bar(_shards(read_examples(table, columns), shard), "explain shards")):
         rows += len(some)
         file = parts / f"{number:06d}{out.suffix}"
         if not file.is_file():

@@ -224,7 +224,7 @@ class RoarAnalysis:
         Models that answer equally well may attend to that word, or to another beside it: it depends on the seed.
         """
         task = self.task()
-        test, numbers = task.data["test"], task.vocabulary.numbered()
+        test, numbers = task.data["test"], task.vocabulary.index_by_word()
         word = torch.tensor([numbers.get(name, PAD) for name in task.names])[test.target]
         answer = (test.tokens == word[:, None]) & test.token_inputs["evidence"].bool()
         found = []

@@ -22,11 +22,11 @@ from diffmask.datasets.tables import Columns, DataSet
 from diffmask.datasets.tokenizers import (
     TokenizedData,
     Vocabulary,
-    note_words,
-    review_words,
+    imdb_words,
+    mimic_words,
+    snli_words,
+    sst_words,
     tokenize_dataset,
-    with_digits_hidden,
-    without_punctuation,
 )
 from diffmask.errors import InputError, TaskError, nearest
 from diffmask.tasks.bilstm.model import PairBiLSTM, SingleBiLSTM
@@ -89,11 +89,11 @@ def _sst(found: DataSet) -> TokenizedData:
         name: [row for row in rows if len(row.text.split(" ")) > 5]
         for name, rows in (("train", found.train), ("valid", found.valid), ("test", found.test))
     }
-    return tokenize_dataset(DataSet(**long, names=found.names), without_punctuation)
+    return tokenize_dataset(DataSet(**long, names=found.names), sst_words)
 
 
 SNLI = replace(
-    _sentences(load_snli, partial(tokenize_dataset, tokenize=with_digits_hidden), min_count=3, batch_size=128),
+    _sentences(load_snli, partial(tokenize_dataset, tokenize=snli_words), min_count=3, batch_size=128),
     metric="accuracy",
     selection="accuracy",
     training=BiLSTMTraining(epochs=25, batch_size=128, learning_rate=1e-3, patience=3),
@@ -103,13 +103,15 @@ PRESETS = {
     "sst": _sentences(partial(load_sst, classes=2), _sst, min_count=1),
     "snli": SNLI,
     "imdb": _sentences(
-        load_imdb, partial(tokenize_dataset, tokenize=review_words, shortest=7, longest=399), min_count=10
+        load_imdb, partial(tokenize_dataset, tokenize=imdb_words, min_words=7, max_words=399), min_count=10
     ),
     "mimic-diabetes": _sentences(
-        partial(load_mimic, subset="diabetes"), partial(tokenize_dataset, tokenize=note_words), min_count=5
+        partial(load_mimic, subset="diabetes"), partial(tokenize_dataset, tokenize=mimic_words), min_count=5
     ),
     "mimic-anemia": _sentences(
-        partial(load_mimic, subset="anemia"), partial(tokenize_dataset, tokenize=note_words, longest=4000), min_count=5
+        partial(load_mimic, subset="anemia"),
+        partial(tokenize_dataset, tokenize=mimic_words, max_words=4000),
+        min_count=5,
     ),
 }
 

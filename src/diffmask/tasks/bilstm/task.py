@@ -185,11 +185,11 @@ class BiLSTMClassification(Task, RowText, Retrainable):
 
 def encode(texts: Sequence[TokenizedExample], vocabulary: Vocabulary) -> Batch:
     """Texts as a batch: [CLS] words [EOS], padded on the right."""
-    numbered = vocabulary.numbered()
-    tokens = _padded([vocabulary.numbers(text.words, numbered) for text in texts])
+    index = vocabulary.index_by_word()
+    tokens = _padded([vocabulary.encode(text.words, index) for text in texts])
     inputs = {}
     if texts[0].pair is not None:
-        pair = _padded([vocabulary.numbers(text.pair or (), numbered) for text in texts])
+        pair = _padded([vocabulary.encode(text.pair or (), index) for text in texts])
         inputs = {"pair": pair, "pair_present": pair != PAD}
     evidence = {}
     if texts[0].evidence:
