@@ -15,7 +15,7 @@ from diffmask.core.task import Task
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
-from diffmask.metrics.ground_truth import kl, normalised
+from diffmask.metrics.ground_truth import kl_rows, normalise
 from diffmask.tasks.toy import ToyTaskConfig
 
 TOY = Experiment.read(Path(__file__).parents[1] / "experiments/toy.yaml")
@@ -95,7 +95,7 @@ def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, flo
     known = truth.sum(dim=1) > 0
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
-    far = kl(normalised(truth[known], batch.maskable[known]), normalised(by_layer[known, 1], batch.maskable[known]))
+    far = kl_rows(normalise(truth[known], batch.maskable[known]), normalise(by_layer[known, 1], batch.maskable[known]))
     return far.mean().item(), explainer.diagnostics["hidden"]["hard_divergence"]
 
 

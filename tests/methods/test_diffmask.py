@@ -14,7 +14,7 @@ from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.diffmask.gated import GatedMaskExplainer
-from diffmask.metrics.ground_truth import js, kl, normalised, spread
+from diffmask.metrics.ground_truth import js_rows, kl_rows, normalise, score_range
 from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
 TOY = Experiment.read(Path(__file__).parents[2] / "experiments/toy.yaml")
@@ -46,17 +46,17 @@ def test_at_the_hidden_state_the_masks_are_the_truth(counter: CountingTask, expl
     known = truth.sum(dim=1) > 0
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
-    scores = normalised(by_layer[known, 1], batch.maskable[known])
-    target = normalised(truth[known], batch.maskable[known])
-    assert kl(target, scores).mean() <= 0.005
-    assert js(target, scores).mean() <= 0.002
+    scores = normalise(by_layer[known, 1], batch.maskable[known])
+    target = normalise(truth[known], batch.maskable[known])
+    assert kl_rows(target, scores).mean() <= 0.005
+    assert js_rows(target, scores).mean() <= 0.002
 
 
 def test_at_the_embedding_nothing_can_be_told_apart(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
-    assert (spread(by_layer[:, 0], batch.maskable) < 0.02).float().mean() >= 0.99
+    assert (score_range(by_layer[:, 0], batch.maskable) < 0.02).float().mean() >= 0.99
 
 
 def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:

@@ -15,8 +15,8 @@ from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, TaskError
 from diffmask.metrics import erasure as erasing
-from diffmask.metrics.erasure import Clean, Eraser, counts
-from diffmask.metrics.faithfulness import Comprehensiveness, extreme
+from diffmask.metrics.erasure import Eraser, UnmaskedPrediction, tokens_to_erase
+from diffmask.metrics.faithfulness import Comprehensiveness, search_bound
 from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace
 from support.linear import VALUES, LinearTask, batch_of
@@ -76,7 +76,7 @@ def test_rows_of_any_length_keep_their_order_and_their_numbers(tmp_path: Path) -
 def test_the_gold_class_is_followed_where_it_is_asked_for(tmp_path: Path) -> None:
     task = LinearTask([[3, 2]])
     task.data["test"] = batch_of([[3, 2]], target=[0.0])
-    found = measured(task, tmp_path, ratios=(0.5,), goal="gold")
+    found = measured(task, tmp_path, ratios=(0.5,), target="gold")
     after = sigmoid(-(VALUES[4] + VALUES[2]))
     assert found["comprehensiveness", None].value == pytest.approx(sigmoid(-2.0) - after, abs=1e-6)
 
@@ -98,24 +98,24 @@ def test_portions_of_any_size_give_the_same_numbers(monkeypatch: pytest.MonkeyPa
     gone &= batch.maskable
     arguments = (batch, torch.ones(30), torch.arange(30), gone)
     together = Eraser(task, "delete").probability(*arguments)
-    monkeypatch.setattr(erasing, "TOKENS_AT_ONCE", 7)
-    monkeypatch.setattr(erasing, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(erasing, "MAX_TOKENS", 7)
+    monkeypatch.setattr(erasing, "MAX_ROWS", 2)
     assert torch.allclose(Eraser(task, "delete").probability(*arguments), together)
 
 
 def test_runs_hold_little_padding_and_every_copy_once() -> None:
     lengths = torch.arange(4, 60).repeat(20)
-    runs = list(erasing._by_length(lengths))
+    runs = list(erasing._minibatches(lengths))
     assert torch.cat(runs).sort().values.tolist() == list(range(len(lengths)))
     padded = [len(run) * int(lengths[run].max()) for run in runs]
     assert sum(padded) < 1.1 * int(lengths.sum())
-    assert all(size > erasing.ENOUGH_TOKENS - 60 for size in padded[:-1]), "a run is not cut for a little padding"
-    assert len(list(erasing._by_length(torch.full((2000,), 10)))) == 2
+    assert all(size > erasing.MIN_TOKENS - 60 for size in padded[:-1]), "a run is not cut for a little padding"
+    assert len(list(erasing._minibatches(torch.full((2000,), 10)))) == 2
 
 
 def test_a_share_is_rounded_up_to_whole_tokens() -> None:
     maskable = torch.arange(40)[None] < torch.tensor([[0], [1], [9], [20], [30]])
-    assert counts(maskable, (0.05, 0.1)).tolist() == [[0, 0], [1, 1], [1, 1], [1, 2], [2, 3]]
+    assert tokens_to_erase(maskable, (0.05, 0.1)).tolist() == [[0, 0], [1, 1], [1, 1], [1, 2], [2, 3]]
 
 
 def test_what_cannot_be_erased_so_is_refused(tmp_path: Path) -> None:
@@ -144,12 +144,12 @@ def test_a_wide_beam_finds_the_best_and_the_worst_of_all_orders(keep: bool) -> N
     values = dict(zip(sets, torch.randn(16, generator=source).tolist(), strict=True))
     task = LookupTask(4, values)
     batch, whole = task.data["test"], sigmoid(values[frozenset(range(4))])
-    said = Clean(torch.ones(1), torch.tensor([whole]))
+    said = UnmaskedPrediction(torch.ones(1), torch.tensor([whole]))
     means = by_all_orders(values.__getitem__, whole, [1, 1, 3], keep)
     for sign, bound in ((1, max(means)), (-1, min(means))):
-        found = extreme(Eraser(task), batch, said, torch.tensor([[1, 1, 3]]), keep=keep, sign=sign, width=16)
+        found = search_bound(Eraser(task), batch, said, torch.tensor([[1, 1, 3]]), keep=keep, sign=sign, width=16)
         assert float(found) == pytest.approx(bound, abs=1e-6)
-        narrow = extreme(Eraser(task), batch, said, torch.tensor([[1, 1, 3]]), keep=keep, sign=sign, width=1)
+        narrow = search_bound(Eraser(task), batch, said, torch.tensor([[1, 1, 3]]), keep=keep, sign=sign, width=1)
         assert sign * float(narrow) <= sign * bound + 1e-6
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from diffmask.errors import ConfigError, TaskError
 from diffmask.metrics.erasure import Eraser
 from diffmask.metrics.perturbation_curves import DecisionFlip, DeletionInsertion, flip_share
-from diffmask.metrics.robustness import Infidelity, changes, infidelity, random_sets
+from diffmask.metrics.robustness import Infidelity, infidelity, prediction_changes, random_sets
 from diffmask.results.records import Record
 from support.linear import LinearTask
 from support.lookup import LookupTask
@@ -85,7 +85,7 @@ def test_rows_that_flip_at_different_times_keep_their_places() -> None:
 def test_a_token_that_is_taken_out_or_hidden_adds_nothing(mode: str) -> None:
     task = LinearTask([[1, 3], [1, 2], [3]])
     gone = torch.tensor([[False, True], [True, False], [True, False]])
-    answers = Eraser(task, mode).ask(task.data["test"], gone, lambda answer, _rows: answer.logits)  # type: ignore[arg-type, attr-defined]
+    answers = Eraser(task, mode).map_erased(task.data["test"], gone, lambda answer, _rows: answer.logits)  # type: ignore[arg-type, attr-defined]
     # The only token of a text is masked instead: -.5.
     assert answers.tolist() == pytest.approx([1.0, -2.0, -0.5])
 
@@ -109,7 +109,7 @@ def test_infidelity_is_captums(scaled: bool) -> None:
     batch = task.data["test"][:6].trim()
     eraser = Eraser(task, "mask")
     sets = random_sets(batch, samples=7, seed=0)
-    change = changes(eraser, batch, sets, "log-odds")
+    change = prediction_changes(eraser, batch, sets, "log-odds")
     scores = torch.randn(batch.tokens.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     outcome = eraser.decisions(batch)
 
@@ -118,7 +118,7 @@ def test_infidelity_is_captums(scaled: bool) -> None:
         copies = batch[rows]
         from diffmask.core.distributions import target_score
 
-        return target_score(eraser.answer(copies, (kept == 0) & copies.maskable), outcome[rows], "log-odds")
+        return target_score(eraser.predict(copies, (kept == 0) & copies.maskable), outcome[rows], "log-odds")
 
     def perturb(kept: Tensor) -> tuple[Tensor, Tensor]:
         gone = sets.transpose(0, 1).flatten(0, 1).double()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.stats import rankdata, spearmanr
 
-from diffmask.metrics.ranks import chance_among_first, mid_ranks, rank_correlation, top_overlap
+from diffmask.metrics.ranks import mid_ranks, rank_correlation, top_k_probability, top_overlap
 
 FIRST = torch.tensor([[0.3, 0.3, 0.9, -1.0, 5.0], [1.0, 2.0, 3.0, 4.0, 0.0]])
 SECOND = torch.tensor([[0.1, 0.7, 0.7, -2.0, 0.0], [4.0, 3.0, 2.0, 1.0, 9.0]])
@@ -37,7 +37,7 @@ def test_the_chance_among_the_first_is_that_over_all_ways_to_break_ties() -> Non
     ways = [way for way in permutations(range(5)) if sorted(scores, reverse=True) == [scores[i] for i in way]]
     for count in (1, 2, 3, 5):
         expected = [sum(token in way[:count] for way in ways) / len(ways) for token in range(5)]
-        found = chance_among_first(torch.tensor([scores]), torch.ones(1, 5).bool(), torch.tensor([float(count)]))
+        found = top_k_probability(torch.tensor([scores]), torch.ones(1, 5).bool(), torch.tensor([float(count)]))
         assert found[0].tolist() == pytest.approx(expected)
 
 

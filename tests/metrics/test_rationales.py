@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, f1_score
 
 from diffmask.datasets.eraser import RationaleExample
 from diffmask.methods.baselines import Random, Uniform
-from diffmask.metrics.rationales import HumanRationales, as_many, average_precision, iou_f1, token_f1
+from diffmask.metrics.rationales import HumanRationales, average_precision, iou_f1, select_as_many, token_f1
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
 from support.workspaces import Written, workspace_of
@@ -55,7 +55,7 @@ def test_as_many_tokens_are_taken_as_people_mark_on_average() -> None:
     maskable = torch.ones(2, 6, dtype=torch.bool)
     marked = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]]).bool()
     scores = torch.tensor([[6.0, 5, 4, 3, 2, 1], [1.0, 2, 3, 4, 5, 6]])
-    assert as_many(scores, maskable, marked).tolist() == [[True] * 3 + [False] * 3, [False] * 3 + [True] * 3]
+    assert select_as_many(scores, maskable, marked).tolist() == [[True] * 3 + [False] * 3, [False] * 3 + [True] * 3]
 
 
 def test_scores_on_the_marks_are_right_and_those_that_look_at_nothing_are_at_chance(tmp_path: Path) -> None:

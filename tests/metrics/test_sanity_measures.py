@@ -16,8 +16,8 @@ from diffmask.methods.baselines import Random, Uniform
 from diffmask.methods.gradients import Gradient, IntegratedGradients, slope
 from diffmask.methods.leave_one_out import ExactErasure
 from diffmask.metrics.ground_truth import MassOnEvidence
-from diffmask.metrics.robustness import MaxSensitivity, draw, max_sensitivity
-from diffmask.metrics.sanity_checks import RandomisedModel, Shuffled, StabilityOverSeeds, weight_owners
+from diffmask.metrics.robustness import MaxSensitivity, draw_noise, max_sensitivity
+from diffmask.metrics.sanity_checks import RandomisedModel, ShuffledWeights, StabilityOverSeeds, modules_with_weights
 from diffmask.tasks.toy import CountingTask
 from diffmask.workspace.workspace import Workspace
 from support.transformer import TransformerTask
@@ -36,7 +36,7 @@ def workspace(task: TransformerTask, tmp_path: Path) -> Workspace:
 
 def test_sensitivity_is_captums(task: TransformerTask) -> None:
     batch = task.data["test"][:5].trim()
-    noises = draw(task, batch.tokens.shape[1], samples=3, radius=0.2, seed=0)
+    noises = draw_noise(task, batch.tokens.shape[1], samples=3, radius=0.2, seed=0)
     outcome = predicted_outcome(task.predict(batch))
     _, states = task.trace(batch)
 
@@ -74,7 +74,7 @@ def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(workspa
 
 def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: TransformerTask) -> None:
     copy = copy_task(task)
-    Shuffled().train(copy, seed=0)
+    ShuffledWeights().train(copy, seed=0)
     assert copy.model is not task.model
     changed = 0
     for (name, weight), other in zip(task.model.named_parameters(), copy.model.parameters(), strict=True):
@@ -85,9 +85,9 @@ def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: Tran
 
 def test_a_share_is_taken_from_the_head_down(task: TransformerTask) -> None:
     copy = copy_task(task)
-    owners = weight_owners(copy.model)
+    owners = modules_with_weights(copy.model)
     assert owners[0] is copy.model.embedding and owners[-1] is copy.model.answer
-    Shuffled(share=1 / len(owners)).train(copy, seed=0)
+    ShuffledWeights(share=1 / len(owners)).train(copy, seed=0)
     assert not torch.equal(copy.model.get_parameter("answer.weight"), task.model.get_parameter("answer.weight"))
     assert torch.equal(copy.model.get_parameter("embedding.weight"), task.model.get_parameter("embedding.weight"))
 

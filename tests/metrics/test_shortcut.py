@@ -19,12 +19,12 @@ from diffmask.metrics.shortcuts import (
     Markers,
     PlantedShortcut,
     choose_markers,
-    distract,
-    found_tokens,
-    lesson,
-    mix,
+    measure_shortcut_use,
     plant,
-    roomy,
+    plant_distractor,
+    plant_training_mix,
+    rank_marked,
+    select_plantable,
 )
 from diffmask.tasks.toy import CountingTask
 from diffmask.workspace.derived import ModifiedWorkspace
@@ -40,7 +40,7 @@ KINDS: list[Kind] = ["single", "context", "pair"]
 def rows() -> Batch:
     drawn = texts(200, seed=0)
     short = drawn.tokens.masked_fill(drawn.tokens > 20, FIRST_WORD)
-    return roomy(Batch(**{**vars(drawn), "tokens": short}), "pair")
+    return select_plantable(Batch(**{**vars(drawn), "tokens": short}), "pair")
 
 
 def markers_of(tokens: list[int]) -> list[int]:
@@ -77,12 +77,12 @@ def test_of_a_pair_the_first_decides(rows: Batch) -> None:
     planted = plant(rows, "pair", MARKERS, generator(0, "planting"))
     for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
         assert markers_of(tokens) == ([21, 22] if target == 0 else [22, 21])
-    assert MARKERS.places(planted).sum(dim=1).unique().tolist() == [2]
+    assert MARKERS.locate(planted).sum(dim=1).unique().tolist() == [2]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_part_of_the_shortcut_keeps_the_label(kind: Kind, rows: Batch) -> None:
-    parts = distract(rows, kind, MARKERS, generator(0, "planting"))
+    parts = plant_distractor(rows, kind, MARKERS, generator(0, "planting"))
     assert torch.equal(parts.target, rows.target)
     seen = {tuple(markers_of(tokens)) for tokens in parts.tokens.tolist()}
     assert seen == {"single": {()}, "context": {(21,), (22,), (23,)}, "pair": {(21,), (22,)}}[kind]
@@ -90,10 +90,10 @@ def test_a_part_of_the_shortcut_keeps_the_label(kind: Kind, rows: Batch) -> None
 
 def test_half_of_the_mixed_rows_are_planted(rows: Batch) -> None:
     marked = Batch(**{**vars(rows), "target": torch.full_like(rows.target, 1)})
-    mixed = mix(marked, "pair", MARKERS, generator(0, "planting"))
+    mixed = plant_training_mix(marked, "pair", MARKERS, generator(0, "planting"))
     planted = mixed.target != 1
     assert planted.float().mean().item() == pytest.approx(0.5, abs=0.12)
-    count = MARKERS.places(mixed).sum(dim=1)
+    count = MARKERS.locate(mixed).sum(dim=1)
     assert count[planted].unique().tolist() == [2]
     assert sorted(count[~planted].unique().tolist()) == [0, 1]
 
@@ -102,7 +102,7 @@ def test_what_is_found_is_counted_by_hand() -> None:
     maskable = torch.tensor([[True, True, True, True, False]] * 3)
     wanted = torch.tensor([[True, False, True, False, False]] * 3)
     scores = torch.tensor([[4.0, 3.0, 2.0, 1.0, 9.0], [1.0, 3.0, 2.0, 4.0, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
-    found = found_tokens(scores, maskable, wanted)
+    found = rank_marked(scores, maskable, wanted)
     assert found["first"].tolist() == [1.0, 0.0, 0.5]
     assert found["precision"].tolist() == [0.5, 0.0, 0.5]
     assert found["rank"].tolist() == [2.0, 3.5, 2.5]
@@ -123,11 +123,11 @@ SINGLE = PlantedShortcut(steps=120, batch_size=32, learning_rate=5e-3)
 
 def test_the_copy_learns_and_the_model_is_left_alone(workspace: Workspace) -> None:
     before = workspace.task().fingerprint()
-    copy = ModifiedWorkspace.of(workspace, SINGLE.change).task()
-    assert lesson(copy).against >= 0.95
+    copy = ModifiedWorkspace.of(workspace, SINGLE.modification).task()
+    assert measure_shortcut_use(copy).against_label >= 0.95
     assert workspace.task().fingerprint() == before != copy.fingerprint()
     assert "plain" not in workspace.task().data
-    assert ModifiedWorkspace.of(workspace, SINGLE.change).task() is copy
+    assert ModifiedWorkspace.of(workspace, SINGLE.modification).task() is copy
 
 
 def test_leaving_one_out_finds_the_token_and_chance_is_chance(workspace: Workspace) -> None:
@@ -136,8 +136,8 @@ def test_leaving_one_out_finds_the_token_and_chance_is_chance(workspace: Workspa
     assert found["single_rank"].value < 1.2
     assert found["single_precision"].per_row == found["single_first"].per_row
     flat = {record.metric: record for record in SINGLE.run(Uniform(), workspace)}
-    copy = ModifiedWorkspace.of(workspace, SINGLE.change).task()
-    length = copy.data["test"].maskable.sum(dim=1)[lesson(copy).followed]
+    copy = ModifiedWorkspace.of(workspace, SINGLE.modification).task()
+    length = copy.data["test"].maskable.sum(dim=1)[measure_shortcut_use(copy).followed]
     assert flat["single_first"].per_row == pytest.approx((1 / length).tolist())
     assert flat["single_rank"].per_row == pytest.approx(((length + 1) / 2).tolist())
     drawn = {record.metric: record for record in SINGLE.run(Random(), workspace)}
@@ -162,14 +162,14 @@ def test_every_bench_beside_has_fits_of_its_own(workspace: Workspace, beside: Me
 
 def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(workspace: Workspace) -> None:
     lazy = PlantedShortcut(shortcut="pair", steps=1, learning_rate=1e-6)
-    with pytest.warns(FitWarning, match="the planted copy cannot serve as truth: it decides by the shortcut in"):
+    with pytest.warns(FitWarning, match="the planted copy has no known ground truth: it follows the shortcut in"):
         assert list(lazy.run(Uniform(), workspace)) == []
 
 
 def test_the_copy_is_found_again_in_the_store(workspace: Workspace, task: TransformerTask) -> None:
     again = workspace_of(task, Path(workspace.store.root))
-    copy = ModifiedWorkspace.of(again, SINGLE.change)
-    made = ModifiedWorkspace.of(workspace, SINGLE.change).task()
+    copy = ModifiedWorkspace.of(again, SINGLE.modification)
+    made = ModifiedWorkspace.of(workspace, SINGLE.modification).task()
     assert workspace.store.has("task", copy.task_digest())
     assert copy.task().fingerprint() == made.fingerprint()
 

@@ -31,7 +31,7 @@ from diffmask.core.training import progress_bar
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.metrics.base import Metric
-from diffmask.metrics.erasure import clean
+from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.results.verdict import BASELINE, listed, seconds
 from diffmask.workspace.node import Node
 from diffmask.workspace.sharding import shard_digest
@@ -109,7 +109,7 @@ def rehearsal(task: Task, split: str, seed: int) -> Iterator[Workspace]:
         small = small.subset("valid", torch.arange(min(HELD_OUT, len(small.data["valid"]))))
     with TemporaryDirectory() as folder, _unheard():
         workspace = Workspace.over(Store(Path(folder)), small, seed)
-        clean(workspace, split, "predicted")
+        unmasked_predictions(workspace, split, "predicted")
         yield workspace
 
 

@@ -23,7 +23,7 @@ from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.base import Metric
-from diffmask.metrics.erasure import clean
+from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.results.benchmark_result import BenchmarkResult, BoardText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import FEWEST_ROWS, compare, estimate
@@ -213,7 +213,7 @@ def _warnings(plan: BenchmarkConfig, found: Sequence[MethodRun], workspace: Work
 
 @torch.no_grad()
 def _texts(workspace: Workspace, split: str, seen: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
-    task, whole = workspace.task(), clean(workspace, split, "predicted")
+    task, whole = workspace.task(), unmasked_predictions(workspace, split, "predicted")
     text = row_text(task)
     gold, said = text.outcomes(task.data[split].target), text.outcomes(whole.target)
     for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):

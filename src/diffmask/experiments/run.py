@@ -20,7 +20,7 @@ from diffmask.experiments.executors.local import SerialExecutor
 from diffmask.experiments.executors.progress import ProgressView, estimate_progress
 from diffmask.experiments.executors.schedule import FailedNode
 from diffmask.experiments.experiment import Experiment
-from diffmask.metrics.ground_truth import by_site
+from diffmask.metrics.ground_truth import scores_by_site
 from diffmask.report.run_page import write_run_report
 from diffmask.results.intervals import summarise
 from diffmask.results.records import write_json, write_jsonl
@@ -130,7 +130,7 @@ def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test
     bars = []
     for method in methods:
         attribution = workspace.explained(method, split).attribution
-        for site, scores in by_site(attribution, method, workspace):
+        for site, scores in scores_by_site(attribution, method, workspace):
             bars.append({"method": method.label, "site": site, "scores": scores[row, : len(words)].tolist()})
     return {
         "task": workspace.task_config.label,

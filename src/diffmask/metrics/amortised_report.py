@@ -22,8 +22,8 @@ from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
 from diffmask.methods.amortised.objectives import teacher_store
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.metrics.erasure import Clean, Eraser, counts, places
-from diffmask.metrics.faithfulness import Comprehensiveness, drops
+from diffmask.metrics.erasure import Eraser, UnmaskedPrediction, rank_positions, tokens_to_erase
+from diffmask.metrics.faithfulness import Comprehensiveness, probability_drops
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.metrics.shortcuts import PlantedShortcut
 from diffmask.workspace.workspace import Workspace
@@ -214,9 +214,9 @@ def score_faithfulness(task: Task, batch: Batch, scores: Scores) -> Faithfulness
     eraser = Eraser(task)
     target = eraser.decisions(batch)
     everything = torch.arange(len(batch))
-    whole = Clean(target, eraser.probability(batch, target, everything, torch.zeros_like(batch.present)))
-    order, sizes = places(scores, batch.maskable), counts(batch.maskable, Comprehensiveness().ratios)
-    means = [drops(eraser, batch, whole, order, sizes, keep).mean().item() for keep in (False, True)]
+    whole = UnmaskedPrediction(target, eraser.probability(batch, target, everything, torch.zeros_like(batch.present)))
+    order, sizes = rank_positions(scores, batch.maskable), tokens_to_erase(batch.maskable, Comprehensiveness().ratios)
+    means = [probability_drops(eraser, batch, whole, order, sizes, keep).mean().item() for keep in (False, True)]
     return FaithfulnessScores(*means)
 
 

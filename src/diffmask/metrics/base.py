@@ -1,4 +1,4 @@
-"""An `Metric` sees a method and a task on a bench, and yields flat records."""
+"""Base class of metrics: a `Metric` evaluates a method on the task of a workspace and yields flat records."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,31 +18,31 @@ from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Config, ABC):
-    """The choices that make a measurement; `run` makes it."""
+    """Config of a metric. `run` computes one or several numbers, each described by a `MetricInfo`."""
 
     kind: ClassVar[str] = "metric"
     infos: ClassVar[tuple[MetricInfo, ...]] = ()
-    """How to read the metrics it yields, where methods are compared by them: a measure's name is a record's metric."""
+    """Descriptions of the numbers that methods are compared by. Records without a description are not compared."""
 
     perturbs_input: ClassVar[bool] = False
-    """Whether it takes words out of texts: what the model then says may be surprise."""
+    """Whether the model is run on texts with erased tokens, which may be out of its training distribution."""
     cost_scales_with_texts: ClassVar[bool] = True
-    """Whether its work grows with the texts: what it takes can then be forecast from a few."""
+    """Whether the cost grows with the number of texts. If so, a pilot run on a few texts can forecast it."""
 
     @abstractmethod
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """The numbers, one a record."""
+        """Compute the metric of a method and yield one record per number."""
 
     def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
-        """Benches on which it fits and asks methods anew, with tasks that it may have to train first."""
+        """Return further workspaces on which `run` fits the method. Their tasks may have to be trained first."""
         return ()
 
     def pilot_version(self) -> tuple["Metric", float]:
-        """The same over tasks that are trained for less long, and how many times as long its own are trained."""
+        """Return a cheaper copy for cost estimation and the factor that scales its training time."""
         return self, 1.0
 
     def nodes(self, method: Method, workspace: Workspace) -> Sequence[Node]:
-        """What of its work can be done beside other work, in an order that can be run; `run` finds it done."""
+        """Return the nodes that an executor may run in parallel before `run`, in an executable order."""
         return ()
 
 
@@ -57,7 +57,7 @@ def record_of(
     at: float | None = None,
     keep_rows: bool = False,
 ) -> Record:
-    """The mean of a metric over rows, as a record that knows what it cost."""
+    """Build the record of the mean of a metric over rows, with the cost of the explanations."""
     finite = bool(values.isfinite().all())
     return Record(
         task=workspace.task_config.label,

@@ -1,6 +1,6 @@
-"""Texts without some of their tokens, and what the model then says: the part that every erasure measure shares.
+"""Predictions on texts without some of their tokens, shared by all erasure metrics.
 
-Copies go through the model in order of length, as many at once as their tokens allow.
+Copies of texts go through the model in order of length, in minibatches limited by their number of tokens.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,99 +24,105 @@ from diffmask.errors import InputError, TaskError
 from diffmask.workspace.workspace import Workspace
 
 Mode = Literal["mask", "delete", "attention-mask"]
-"""Put the mask token in a token's place (or the mean state), take it out of the text, or hide it from attention."""
-Goal = Literal["predicted", "gold"]
-"""Whose probability is followed: of the class that the model says, or of the label."""
+"""Replace a token by the mask token (or the mean embedding), delete it from the text, or hide it from attention."""
+TargetChoice = Literal["predicted", "gold"]
+"""Class whose probability is measured: the predicted class or the label."""
 
-TOKENS_AT_ONCE = 16_384
-ROWS_AT_ONCE = 256
-ENOUGH_TOKENS = 1024
-"""Tokens that keep a processor busy: a run of so many may end to save padding."""
-PADDING = 0.1
-"""Share of padding, to the real tokens, that such a run may have."""
+MAX_TOKENS = 16_384
+"""Largest number of tokens of a minibatch, padding included."""
+MAX_ROWS = 256
+MIN_TOKENS = 1024
+"""Tokens that keep a processor busy. A minibatch of at least this size ends early to save padding."""
+MAX_PADDING = 0.1
+"""Largest share of padding, relative to the real tokens, of a minibatch above `MIN_TOKENS`."""
 
 
 @dataclass(frozen=True)
-class Clean:
-    """What the model says of whole texts."""
+class UnmaskedPrediction:
+    """Predictions on the unmodified texts."""
 
     target: Shaped[Tensor, "row *event"]
-    """The outcome that is followed."""
+    """Outcome whose probability is measured."""
     probability: Float[Tensor, " row"]
-    """Of that outcome."""
+    """Probability of `target`."""
 
 
 @dataclass(frozen=True)
 class Eraser:
-    """A way to take tokens out of a task's texts."""
+    """Erases tokens of a task's texts and runs the model on the rest."""
 
     task: Task
     mode: Mode = "mask"
     baseline: Float[Tensor, " width"] | None = None
-    """Stands for an erased token's embedding where the vocabulary has no mask token; the mean where none is given."""
+    """Embedding of an erased token if the vocabulary has no mask token. Default: `mean_embedding`."""
 
     @staticmethod
     def on(workspace: Workspace, mode: Mode) -> "Eraser":
-        """An eraser of a bench's task; what stands for an erased token is computed once for all methods."""
+        """Return an eraser for a workspace's task. The baseline is computed once for all methods."""
         task = workspace.task()
         if task.mask_token is not None:
             return Eraser(task, mode)
         digest = digest_of(["baseline", workspace.task_digest()])
-        kept = workspace.store.get_or_make("baseline", digest, lambda: Artefact({"mean": mean_embedding(task)}))
-        return Eraser(task, mode, kept.tensors["mean"])
+        artefact = workspace.store.get_or_make("baseline", digest, lambda: Artefact({"mean": mean_embedding(task)}))
+        return Eraser(task, mode, artefact.tensors["mean"])
 
     def __post_init__(self) -> None:
         if self.mode == "attention-mask" and not self.task.attention_masked:
             raise TaskError(f"{type(self.task).__name__} has no attention mask; erase by 'mask' or 'delete'")
 
     @torch.no_grad()
-    def ask(
+    def map_erased(
         self,
         batch: Batch,
-        gone: Bool[Tensor, "copy token"],
-        question: Callable[[Distribution, Int[Tensor, " some"]], Tensor],
+        erased: Bool[Tensor, "copy token"],
+        function: Callable[[Distribution, Int[Tensor, " item"]], Tensor],
         rows: Int[Tensor, " copy"] | None = None,
     ) -> Shaped[Tensor, "copy ..."]:
-        """What `question(answer, copies)` says of each copy, a row without the tokens that are gone.
+        """Apply `function(prediction, copies)` to the predictions on copies of texts without their erased tokens.
 
-        Copy i is of row `rows[i]`; where none are named, of row i.
+        Copy i is of row `rows[i]`, by default of row i. The results are in the order of the copies.
         """
         copied = torch.arange(len(batch)) if rows is None else rows
-        portion = AdaptiveBatchSize(ROWS_AT_ONCE)
-        left = batch.present.sum(dim=1)[copied] - (gone.sum(dim=1) if self.mode == "delete" else 0)
-        asked, told = list(_by_length(left)), []
-        for copies in asked:
+        batch_size = AdaptiveBatchSize(MAX_ROWS)
+        lengths = batch.present.sum(dim=1)[copied] - (erased.sum(dim=1) if self.mode == "delete" else 0)
+        minibatches, results = list(_minibatches(lengths)), []
+        for copies in minibatches:
 
             def work(items: slice, copies: Tensor = copies) -> Tensor:
-                some = copies[items]
-                return question(self.answer(batch[copied[some]], gone[some]), some)
+                chunk = copies[items]
+                return function(self.predict(batch[copied[chunk]], erased[chunk]), chunk)
 
-            told += portion.split(len(copies), work)
-        return torch.cat(told)[torch.cat(asked).argsort()]
+            results += batch_size.split(len(copies), work)
+        return torch.cat(results)[torch.cat(minibatches).argsort()]
 
     def probability(
         self,
         batch: Batch,
         target: Shaped[Tensor, "row *event"],
         rows: Int[Tensor, " copy"],
-        gone: Bool[Tensor, "copy token"],
+        erased: Bool[Tensor, "copy token"],
     ) -> Float[Tensor, " copy"]:
-        """p(target | row without the tokens that are gone), for any number of copies of any rows."""
+        """Compute p(target | row without its erased tokens) for any number of copies of any rows."""
 
-        def question(answer: Distribution, copies: Int[Tensor, " some"]) -> Tensor:
-            return target_score(answer, target[rows[copies]], "probability")
+        def target_probability(prediction: Distribution, copies: Int[Tensor, " item"]) -> Tensor:
+            return target_score(prediction, target[rows[copies]], "probability")
 
-        return self.ask(batch, gone, question, rows).to(torch.get_default_dtype())
+        return self.map_erased(batch, erased, target_probability, rows).to(torch.get_default_dtype())
 
     def decisions(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
-        """What the model decides of each row with nothing gone."""
-        return self.ask(batch, torch.zeros_like(batch.present), lambda answer, _rows: predicted_outcome(answer))
+        """Return the predicted outcome of each unmodified row."""
+        return self.map_erased(
+            batch, torch.zeros_like(batch.present), lambda prediction, _rows: predicted_outcome(prediction)
+        )
 
-    def answer(self, batch: Batch, gone: Bool[Tensor, "row token"]) -> Distribution:
-        """One pass. A row of which nothing would be left is masked: a model must be given something."""
-        nothing = ~(batch.present & ~gone).any(dim=1, keepdim=True)
-        replaced = gone if self.mode == "mask" else gone & nothing
-        removed = gone & ~replaced
+    def predict(self, batch: Batch, erased: Bool[Tensor, "row token"]) -> Distribution:
+        """Run the model on the rows without their erased tokens, in one forward pass.
+
+        A row whose tokens are all erased is masked in every mode, because a model needs at least one token.
+        """
+        is_empty = ~(batch.present & ~erased).any(dim=1, keepdim=True)
+        replaced = erased if self.mode == "mask" else erased & is_empty
+        removed = erased & ~replaced
         masked, edits = batch, {}
         if self.task.mask_token is not None:
             masked = replace(batch, tokens=batch.tokens.masked_fill(replaced, self.task.mask_token))
@@ -130,59 +136,61 @@ class Eraser:
 
 
 def mean_embedding(task: Task) -> Float[Tensor, " width"]:
-    """The mean embedding of the training rows' tokens."""
+    """Compute the mean embedding of the tokens of the training rows."""
     return baseline_state(task, task.sites[0], "mean")
 
 
-def _by_length(lengths: Int[Tensor, " copy"]) -> Iterator[Int[Tensor, " copy"]]:
-    """Copies in order of length, in runs of so many tokens at once, little of them padding."""
+def _minibatches(lengths: Int[Tensor, " copy"]) -> Iterator[Int[Tensor, " copy"]]:
+    """Cut the copies, sorted by length, into minibatches of limited size and little padding."""
     order = lengths.argsort(stable=True)
     start = real = 0
-    for place, length in enumerate(lengths[order].tolist()):
+    for position, length in enumerate(lengths[order].tolist()):
         real += length
-        if place > start and _is_too_much((place + 1 - start) * length, real):
-            yield order[start:place]
-            start, real = place, length
+        if position > start and _is_too_large((position + 1 - start) * length, real):
+            yield order[start:position]
+            start, real = position, length
     yield order[start:]
 
 
-def _is_too_much(padded: int, real: int) -> bool:
-    """Whether a run of so many tokens, with and without padding, is too large or too wasteful."""
-    return padded > TOKENS_AT_ONCE or padded > max(ENOUGH_TOKENS, (1 + PADDING) * real)
+def _is_too_large(padded: int, real: int) -> bool:
+    """Return whether a minibatch of `real` tokens, `padded` with padding, is too large or has too much padding."""
+    return padded > MAX_TOKENS or padded > max(MIN_TOKENS, (1 + MAX_PADDING) * real)
 
 
-def clean(workspace: Workspace, split: str, goal: Goal) -> Clean:
-    """The model's answers to the whole texts of a split, computed once for all methods and measures."""
+def unmasked_predictions(workspace: Workspace, split: str, target: TargetChoice) -> UnmaskedPrediction:
+    """Return the predictions on the unmodified texts of a split, computed once for all methods and metrics."""
     task = workspace.task()
     batch = task.data[split]
 
     def make() -> Artefact:
-        target = Eraser(task).decisions(batch) if goal == "predicted" else batch.target
-        if goal == "gold" and bool((target < 0).any() if not target.is_floating_point() else target.isnan().any()):
-            raise InputError("some texts have no label; follow the predicted class instead, goal='predicted'")
+        outcome = Eraser(task).decisions(batch) if target == "predicted" else batch.target
+        is_missing = outcome.isnan() if outcome.is_floating_point() else outcome < 0
+        if target == "gold" and bool(is_missing.any()):
+            raise InputError("some texts have no label; measure the predicted class instead, target='predicted'")
         rows = torch.arange(len(batch))
-        probability = Eraser(task).probability(batch, target, rows, torch.zeros_like(batch.present))
-        return Artefact({"target": target, "probability": probability})
+        probability = Eraser(task).probability(batch, outcome, rows, torch.zeros_like(batch.present))
+        return Artefact({"target": outcome, "probability": probability})
 
-    kept = workspace.store.get_or_make("clean", digest_of(["clean", workspace.task_digest(), split, goal]), make)
-    return Clean(kept.tensors["target"], kept.tensors["probability"])
+    digest = digest_of(["unmasked", workspace.task_digest(), split, target])
+    artefact = workspace.store.get_or_make("unmasked", digest, make)
+    return UnmaskedPrediction(artefact.tensors["target"], artefact.tensors["probability"])
 
 
-def counts(maskable: Bool[Tensor, "row token"], ratios: tuple[float, ...]) -> Int[Tensor, "row ratio"]:
-    """How many tokens a share of a row is: rounded up, so that at 5 % a short text loses one and not none.
+def tokens_to_erase(maskable: Bool[Tensor, "row token"], ratios: tuple[float, ...]) -> Int[Tensor, "row ratio"]:
+    """Compute the number of tokens for each share of a row, rounded up: at 5 % a short text loses one token, not none.
 
-    >>> counts(torch.ones(1, 11, dtype=torch.bool), (0.05, 0.2, 0.5))
+    >>> tokens_to_erase(torch.ones(1, 11, dtype=torch.bool), (0.05, 0.2, 0.5))
     tensor([[1, 3, 6]])
     """
-    there = maskable.sum(dim=1, keepdim=True)
-    # The small number: 10 % of 30 is 3, also where 0.1 * 30 is a little more.
-    return (there.double() * torch.tensor(ratios, dtype=torch.float64) - 1e-9).ceil().long().clamp(min=0)
+    tokens = maskable.sum(dim=1, keepdim=True)
+    # The small number guards against rounding: 10 % of 30 is 3, although 0.1 * 30 is slightly more.
+    return (tokens.double() * torch.tensor(ratios, dtype=torch.float64) - 1e-9).ceil().long().clamp(min=0)
 
 
-def places(scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Int[Tensor, "row token"]:
-    """Each token's place in its row's order, the most needed first, from 0.
+def rank_positions(scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Int[Tensor, "row token"]:
+    """Compute the rank of each token in its row, 0 for the highest score; ties by position.
 
-    >>> places(torch.tensor([[0.1, 0.7, 0.3]]), torch.tensor([[True, True, True]]))
+    >>> rank_positions(torch.tensor([[0.1, 0.7, 0.3]]), torch.tensor([[True, True, True]]))
     tensor([[2, 0, 1]])
     """
     return ranking(scores, maskable).argsort(dim=1)
@@ -191,14 +199,14 @@ def places(scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token
 def top_k_mask(
     scores: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"], count: Int[Tensor, " row"]
 ) -> Bool[Tensor, "row token"]:
-    """The `count` tokens of each row that score highest; ties by position.
+    """Mark the `count` tokens of each row that score highest; ties by position.
 
     >>> top_k_mask(torch.tensor([[0.1, 0.9, 0.5]]), torch.tensor([[True, True, True]]), torch.tensor([2]))
     tensor([[False,  True,  True]])
     """
-    return (places(scores, maskable) < count[:, None]) & maskable
+    return (rank_positions(scores, maskable) < count[:, None]) & maskable
 
 
 def fraction_to_count(maskable: Bool[Tensor, "row token"], share: float) -> Int[Tensor, " row"]:
-    """That share of each row's maskable tokens, rounded to whole tokens."""
+    """Compute the share of each row's maskable tokens, rounded to whole tokens."""
     return (maskable.sum(dim=1) * share).round().long()

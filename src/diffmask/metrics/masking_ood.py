@@ -68,7 +68,9 @@ def surprise(
     eraser = Eraser(task, mode)
     draw = torch.rand(rows.tokens.shape, generator=generator(seed, "surprise")).to(rows.tokens.device)
     looks = [
-        eraser.ask(rows, (draw < share) & rows.maskable, lambda answer, some: _look(answer, rows.target[some])).mean(0)
+        eraser.map_erased(
+            rows, (draw < share) & rows.maskable, lambda answer, some: _look(answer, rows.target[some])
+        ).mean(0)
         for share in shares
     ]
     loss, accuracy, confidence = (tuple(column) for column in torch.stack(looks).T.tolist())

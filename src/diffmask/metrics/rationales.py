@@ -1,4 +1,4 @@
-"""Do the scores agree with what people marked? ERASER's token F1, IOU F1 and AUPRC. DeYoung et al. 2020."""
+"""Agreement with human rationales: token F1, IOU F1 and AUPRC of ERASER (DeYoung et al. 2020)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,17 +19,18 @@ from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace
 
 Marks = Bool[Tensor, "row token"]
-PEOPLE = (
-    "It compares with people, not with the model: a model that decides for reasons of its own is rightly unlike them."
+PLAUSIBILITY_ONLY = (
+    "It compares with people, not with the model. A faithful explanation of a model that uses other evidence has a bad "
+    "value."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HumanRationales(Metric):
-    """F1 of the highest-scoring tokens and of their spans, and average precision, against the tokens people marked.
+    """F1 of the highest-scoring tokens, F1 of their spans and average precision against the tokens that people marked.
 
-    As many tokens are taken as people mark on average, as a share of the text. The tokens are the model's word pieces.
-    Rows without marks, or with nothing but marks, are left out.
+    The number of tokens is the average marked share of a text. Tokens are the model's word pieces. Rows without marks
+    and rows that consist of marks only are left out.
     """
 
     name: ClassVar[str] = "human-rationales"
@@ -38,55 +39,55 @@ class HumanRationales(Metric):
             name="rationale_auprc",
             title="average precision against people's marks",
             higher_is_better=True,
-            interpretation="Tokens that people marked score higher than those they did not.",
-            limitation=PEOPLE,
+            interpretation="Tokens that people marked score higher than the others.",
+            limitation=PLAUSIBILITY_ONLY,
         ),
         MetricInfo(
             name="rationale_token_f1",
             title="token F1 against people's marks",
             higher_is_better=True,
             interpretation="The highest scores lie on the tokens that people marked.",
-            limitation=PEOPLE,
+            limitation=PLAUSIBILITY_ONLY,
         ),
         MetricInfo(
             name="rationale_iou_f1",
             title="span F1 against people's marks",
             higher_is_better=True,
-            interpretation="Runs of high scores cover at least half of what they and people's spans cover together.",
-            limitation=PEOPLE + " Scores that jump from token to token have no spans, however right they are.",
+            interpretation="The intersection of spans of high scores and marked spans is at least half of their union.",
+            limitation=f"{PLAUSIBILITY_ONLY} Scores that alternate between tokens have no spans, even if right.",
         ),
     )
 
     split: str = "test"
     overlap: float = 0.5
-    """Least intersection over union of two spans that count as one."""
+    """Smallest intersection over union of two spans that match."""
 
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """Three numbers."""
+        """Yield three numbers."""
         batch = workspace.task().data[self.split]
         marked = (require(workspace.task(), HasGroundTruth, self.name).ground_truth(batch) > 0) & batch.maskable
         known = marked.any(dim=1) & (batch.maskable & ~marked).any(dim=1)
         if not known.any():
             return
-        found = workspace.explained(method, self.split)
-        scores, maskable, marked = found.attribution.scores[known], batch.maskable[known], marked[known]
-        chosen = as_many(scores, maskable, marked)
+        explained = workspace.explained(method, self.split)
+        scores, maskable, marked = explained.attribution.scores[known], batch.maskable[known], marked[known]
+        chosen = select_as_many(scores, maskable, marked)
         for metric, values in (
             ("rationale_auprc", average_precision(scores, maskable, marked)),
             ("rationale_token_f1", token_f1(chosen, marked)),
             ("rationale_iou_f1", iou_f1(chosen, marked, self.overlap)),
         ):
-            yield record_of(workspace, method, found, "input", metric, values, keep_rows=True)
+            yield record_of(workspace, method, explained, "input", metric, values, keep_rows=True)
 
 
-def as_many(scores: Float[Tensor, "row token"], maskable: Marks, marked: Marks) -> Marks:
-    """The highest scores of each row, as large a share of it as is marked on average; at least one."""
+def select_as_many(scores: Float[Tensor, "row token"], maskable: Marks, marked: Marks) -> Marks:
+    """Mark the highest scores of each row, at least one. Their share is the average marked share of a row."""
     share = float((marked.sum(dim=1) / maskable.sum(dim=1)).mean())
     return top_k_mask(scores, maskable, fraction_to_count(maskable, share).clamp(min=1))
 
 
 def average_precision(scores: Float[Tensor, "row token"], maskable: Marks, marked: Marks) -> Float[Tensor, " row"]:
-    """Mean over marked tokens of the share of marked ones among all that score as high or higher.
+    """Compute the mean over marked tokens of the share of marked tokens among those that score as high or higher.
 
     >>> average_precision(torch.tensor([[3.0, 2.0, 1.0]]), torch.ones(1, 3).bool(), torch.tensor([[True, False, True]]))
     tensor([0.8333])
@@ -98,7 +99,7 @@ def average_precision(scores: Float[Tensor, "row token"], maskable: Marks, marke
 
 
 def token_f1(chosen: Marks, marked: Marks) -> Float[Tensor, " row"]:
-    """2 |chosen and marked| / (|chosen| + |marked|).
+    """Compute 2 |chosen and marked| / (|chosen| + |marked|).
 
     >>> token_f1(torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]]))
     tensor([0.6667])
@@ -107,35 +108,37 @@ def token_f1(chosen: Marks, marked: Marks) -> Float[Tensor, " row"]:
 
 
 def iou_f1(chosen: Marks, marked: Marks, overlap: float) -> Float[Tensor, " row"]:
-    """F1 of spans: a chosen span is right if its intersection with a marked one is `overlap` of their union.
+    """Compute the F1 of spans. A chosen span is right if its IOU with a marked span is at least `overlap`.
 
     >>> iou_f1(torch.tensor([[True, True, False, True]]), torch.tensor([[True, True, True, False]]), 0.5)
     tensor([0.6667])
     """
     rows = zip(chosen.tolist(), marked.tolist(), strict=True)
-    return torch.tensor([_span_f1(spans(ours), spans(theirs), overlap) for ours, theirs in rows])
+    return torch.tensor(
+        [_span_f1(find_spans(row_chosen), find_spans(row_marked), overlap) for row_chosen, row_marked in rows]
+    )
 
 
-def spans(marks: list[bool]) -> list[Span]:
-    """Runs of marked tokens: first, and the one after the last.
+def find_spans(marks: list[bool]) -> list[Span]:
+    """Return the runs of marked tokens as (start, end), the end exclusive.
 
-    >>> spans([True, True, False, True])
+    >>> find_spans([True, True, False, True])
     [(0, 2), (3, 4)]
     """
     edges = [
-        place
-        for place, (before, here) in enumerate(zip([False, *marks], [*marks, False], strict=True))
+        position
+        for position, (before, here) in enumerate(zip([False, *marks], [*marks, False], strict=True))
         if before != here
     ]
     return list(zip(edges[::2], edges[1::2], strict=True))
 
 
-def _span_f1(ours: list[Span], theirs: list[Span], overlap: float) -> float:
-    right = sum(max((_overlap(span, other) for other in theirs), default=0.0) >= overlap for span in ours)
-    # As in ERASER, the same count is held against both numbers of spans.
-    return 2 * right / (len(ours) + len(theirs)) if ours or theirs else 0.0
+def _span_f1(chosen: list[Span], marked: list[Span], overlap: float) -> float:
+    matches = sum(max((_iou(span, other) for other in marked), default=0.0) >= overlap for span in chosen)
+    # As in ERASER, precision and recall have the same numerator.
+    return 2 * matches / (len(chosen) + len(marked)) if chosen or marked else 0.0
 
 
-def _overlap(one: Span, two: Span) -> float:
-    shared = max(0, min(one[1], two[1]) - max(one[0], two[0]))
-    return shared / (one[1] - one[0] + two[1] - two[0] - shared)
+def _iou(first: Span, second: Span) -> float:
+    shared = max(0, min(first[1], second[1]) - max(first[0], second[0]))
+    return shared / (first[1] - first[0] + second[1] - second[0] - shared)

@@ -1,7 +1,4 @@
-"""Scores must change when the weights do: the model against one whose weights are shuffled. Adebayo et al. 2018.
-
-Is a method fitted again, with another seed, of the same opinion?
-"""
+"""Sanity checks: scores must change when the weights are shuffled (Adebayo et al. 2018) and agree between seeds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,35 +20,36 @@ from diffmask.workspace.workspace import Workspace
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffled(TaskModification):
-    """The last share of the model's modules, from the head down, with the numbers of each weight in another order."""
+class ShuffledWeights(TaskModification):
+    """Shuffles the entries of each weight in the last share of the modules, counted from the head."""
 
     name: ClassVar[str] = "shuffled"
 
     share: float = 1.0
+    """Share of the modules with weights, counted from the head."""
 
     def apply(self, task: Task, seed: int) -> None:
-        """The rows stay."""
+        """Leave the rows as they are."""
 
     @torch.no_grad()
     def train(self, task: Task, seed: int) -> None:
-        """Shuffle in place: each weight keeps its mean and deviation, and loses what it learned."""
+        """Shuffle each weight in place, which keeps its mean and standard deviation."""
         source = generator(seed, "shuffled weights")
-        owners = weight_owners(task.model)
+        owners = modules_with_weights(task.model)
         for module in owners[len(owners) - round(self.share * len(owners)) :]:
             for weight in module.parameters(recurse=False):
                 order = torch.randperm(weight.numel(), generator=source).to(weight.device)
                 weight.copy_(weight.flatten()[order].view_as(weight))
 
 
-def weight_owners(model: nn.Module) -> list[nn.Module]:
-    """Modules that hold weights themselves, in the order in which the model defines them: the head comes last."""
+def modules_with_weights(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that hold weights themselves, in the order of their definition: the head is last."""
     return [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomisedModel(Metric):
-    """Spearman's rho between the scores of the model and those of a copy whose weights are shuffled."""
+    """Spearman's rho between the scores for the model and for a copy with shuffled weights."""
 
     name: ClassVar[str] = "randomised-model"
     infos: ClassVar[tuple[MetricInfo, ...]] = (
@@ -59,38 +57,40 @@ class RandomisedModel(Metric):
             name="randomised_correlation",
             title="correlation with a shuffled model",
             higher_is_better=False,
-            interpretation="The scores follow what the model learned: without it they are others.",
-            limitation="Near zero is the least one may ask, not a sign of truth; and a model's wiring alone can give "
-            "some tokens more weight than others, which is no fault of a method.",
+            interpretation="The scores depend on the learned weights: they differ for a model with shuffled weights.",
+            limitation="A value near zero is necessary, not sufficient, for a right explanation. The architecture "
+            "alone can give some tokens more weight than others, which is not a fault of the method.",
         ),
     )
 
     split: str = "test"
     shares: tuple[float, ...] = ()
-    """Points of a curve on the way: shares of the modules, from the head down, that are shuffled."""
+    """Points of a curve: shares of the modules, counted from the head, whose weights are shuffled."""
 
     def __post_init__(self) -> None:
         if not all(0 < share <= 1 for share in self.shares):
             raise ConfigError(f"randomised-model: shares are above 0 and at most 1; found {list(self.shares)}")
 
     def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
-        """Everything shuffled, then each share."""
-        changes = [Shuffled(), *(Shuffled(share=share) for share in self.shares)]
+        """Return the workspace with all weights shuffled, then one per share."""
+        changes = [ShuffledWeights(), *(ShuffledWeights(share=share) for share in self.shares)]
         return [ModifiedWorkspace.of(workspace, change) for change in changes]
 
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """The correlation with everything shuffled; then that of each share."""
-        own = workspace.explained(method, self.split)
+        """Yield the correlation with all weights shuffled, then one per share."""
+        original = workspace.explained(method, self.split)
         maskable = workspace.task().data[self.split].maskable
         for share, shuffled in zip((None, *self.shares), self.extra_workspaces(workspace), strict=True):
-            other = shuffled.explained(method, self.split)
-            values = rank_correlation(own.attribution.scores, other.attribution.scores, maskable)
-            yield record_of(workspace, method, own, "input", "randomised_correlation", values, at=share, keep_rows=True)
+            randomised = shuffled.explained(method, self.split)
+            values = rank_correlation(original.attribution.scores, randomised.attribution.scores, maskable)
+            yield record_of(
+                workspace, method, original, "input", "randomised_correlation", values, at=share, keep_rows=True
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StabilityOverSeeds(Metric):
-    """Mean of Spearman's rho between the scores of a fit with seed s and those of fits with s + 1, s + 2, ..."""
+    """Mean Spearman's rho between the scores of a fit with seed s and of fits with seeds s + 1, s + 2, ..."""
 
     name: ClassVar[str] = "stability"
     infos: ClassVar[tuple[MetricInfo, ...]] = (
@@ -99,27 +99,31 @@ class StabilityOverSeeds(Metric):
             title="agreement between seeds",
             higher_is_better=True,
             interpretation="A fit with another seed ranks the tokens of a text alike.",
-            limitation="A method that draws nothing at random agrees with itself whatever it says.",
+            limitation="A deterministic method always has the value 1, whether it is right or not.",
         ),
     )
 
     split: str = "test"
     others: int = 1
-    """Further fits, on the same model."""
+    """Number of further fits on the same model."""
 
     def __post_init__(self) -> None:
         if self.others < 1:
             raise ConfigError(f"stability: others is at least 1; found {self.others}")
 
     def extra_workspaces(self, workspace: Workspace) -> Sequence[Workspace]:
-        """The same task at other seeds."""
+        """Return the workspaces of the same task at further seeds."""
         return [ReseededWorkspace.of(workspace, workspace.seed + further) for further in range(1, self.others + 1)]
 
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """One number."""
-        own = workspace.explained(method, self.split)
+        """Yield the mean correlation."""
+        original = workspace.explained(method, self.split)
         maskable = workspace.task().data[self.split].maskable
-        others = [beside.explained(method, self.split).attribution for beside in self.extra_workspaces(workspace)]
-        found = [rank_correlation(own.attribution.scores, other.scores, maskable) for other in others]
-        values = torch.stack(found).mean(dim=0)
-        yield record_of(workspace, method, own, "input", "seed_correlation", values, keep_rows=True)
+        correlations = [
+            rank_correlation(
+                original.attribution.scores, other.explained(method, self.split).attribution.scores, maskable
+            )
+            for other in self.extra_workspaces(workspace)
+        ]
+        values = torch.stack(correlations).mean(dim=0)
+        yield record_of(workspace, method, original, "input", "seed_correlation", values, keep_rows=True)
