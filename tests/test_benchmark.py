@@ -128,7 +128,7 @@ def test_parts_explained_one_by_one_are_the_whole(task: CountingTask, tmp_path: 
     parts = Workspace.over(Store(tmp_path / "parts"), some, shard_size=7).explained(method, "test")
     assert torch.allclose(whole.attribution.scores, parts.attribution.scores, atol=1e-6)
     assert parts.cost.rows == whole.cost.rows
-    assert len(list((tmp_path / "parts" / "part").iterdir())) == 8
+    assert len(list((tmp_path / "parts" / "shard").iterdir())) == 8
 
 
 def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_an_artefact_of_an_older_explainer_is_built_again(tmp_path: Path, caplog
     shutil.rmtree(fit)
     write(fit, "fit", fit.name, Artefact({"unknown": torch.zeros(1)}, known))
     run_experiment(Experiment.from_dict(small), tmp_path)
-    assert "does not fit RandomExplainer" in caplog.text
+    assert "do not fit RandomExplainer" in caplog.text
     assert numbers(tmp_path) == before
 
 

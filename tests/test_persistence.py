@@ -1,6 +1,7 @@
 """An explainer is saved without its model, and goes back onto that very model only."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,11 @@ import torch
 
 import diffmask as dm
 from diffmask.core.explainer import Explainer
+from diffmask.core.store import read, write
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
+from diffmask.workspace.persistence import find_explainer
 from support.tiny_models import tiny_model, word_pieces
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -85,6 +88,54 @@ def test_an_explainer_is_replaced_and_anything_else_is_not(folder: Path, tmp_pat
     with pytest.raises(StoreError, match="holds no explainer"):
         explainer.save_pretrained(tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("step", ["written", "moved away"])
+def test_a_replacement_that_is_interrupted_leaves_the_old_explainer(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    explainer = dm.load_explainer(folder / "explainer")
+    target = tmp_path / "explainer"
+    explainer.save_pretrained(target)
+    before = (target / "tensors.safetensors").read_bytes()
+    rename = Path.rename
+
+    def dies(path: Path, destination: Path) -> Path:
+        if step == "written" or destination == target:
+            raise KeyboardInterrupt
+        return rename(path, destination)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", dies)
+        with pytest.raises(KeyboardInterrupt):
+            explainer.save_pretrained(target)
+    kept = find_explainer(target)
+    assert (kept / "tensors.safetensors").read_bytes() == before
+    explainer.save_pretrained(target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["explainer"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"margin": 0.1', '"margin": 0.2', "checksum of its values differs"),
+        ('"method": {', '"method": {"seed": 1,', "checksum of its values differs"),
+    ],
+)
+def test_an_edited_note_is_refused(folder: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
+    shutil.copytree(folder / "explainer", tmp_path / "explainer")
+    note = tmp_path / "explainer" / "artefact.json"
+    assert old in note.read_text()
+    note.write_text(note.read_text().replace(old, new, 1))
+    with pytest.raises(StoreError, match=message):
+        dm.load_explainer(tmp_path / "explainer", folder / "clf")
+
+
+def test_a_config_with_another_digest_than_the_saved_one_is_refused(folder: Path, tmp_path: Path) -> None:
+    artefact = read(folder / "explainer", "explainer")
+    write(tmp_path / "explainer", "explainer", "0" * 16, artefact)
+    with pytest.raises(StoreError, match="was saved with method digest 0000000000000000"):
+        dm.load_explainer(tmp_path / "explainer", folder / "clf")
 
 
 def test_a_hub_id_works_where_a_path_does(

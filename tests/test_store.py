@@ -59,6 +59,15 @@ def test_a_flipped_bit_is_noticed(store: Store) -> None:
         read(store.path("fit", "abc"), "fit")
 
 
+def test_a_changed_digit_in_the_values_is_noticed(store: Store) -> None:
+    store.get_or_make("fit", "abc", lambda: ARTEFACT)
+    file = store.path("fit", "abc") / "artefact.json"
+    file.write_text(file.read_text().replace("2.5", "2.6"))
+    with pytest.raises(StoreError, match="checksum of its values differs"):
+        read(store.path("fit", "abc"), "fit")
+    assert not store.has("fit", "abc")
+
+
 def test_an_artefact_of_another_kind_or_digest_is_refused(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     with pytest.raises(StoreError, match="another artefact than the task"):

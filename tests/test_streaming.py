@@ -3,6 +3,7 @@
 import gc
 import json
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import diffmask.workspace.sharding
 from diffmask.core.explainer import Explainer
 from diffmask.datasets.tables import Columns
-from diffmask.errors import InputError
+from diffmask.errors import ExtraError, InputError
 from diffmask.methods.baselines import Random
 from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.tasks.classification import TextClassification
@@ -45,7 +46,7 @@ def test_every_row_is_what_the_explainer_says_of_its_text(
     explainer: Explainer, table: Path, tmp_path: Path, suffix: str
 ) -> None:
     out = tmp_path / f"scores{suffix}"
-    assert explain_table(explainer, table, out, COLUMNS, shard=4) == len(TEXTS)
+    assert explain_table(explainer, table, out, COLUMNS, shard_size=4) == len(TEXTS)
     found = read(out)
     assert [row["row"] for row in found] == list(range(len(TEXTS)))
     assert [row["text"] for row in found] == TEXTS
@@ -71,8 +72,8 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "scores.jsonl"
-    explain_table(explainer, table, tmp_path / "whole.jsonl", COLUMNS, shard=4)
-    original, calls = diffmask.workspace.sharding.explained_rows, []
+    explain_table(explainer, table, tmp_path / "whole.jsonl", COLUMNS, shard_size=4)
+    original, calls = diffmask.workspace.sharding.explain_rows, []
 
     def dies(*arguments):  # type: ignore[no-untyped-def]
         calls.append(arguments[2])
@@ -80,11 +81,11 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
             raise KeyboardInterrupt
         return original(*arguments)
 
-    monkeypatch.setattr(diffmask.workspace.sharding, "explained_rows", dies)
+    monkeypatch.setattr(diffmask.workspace.sharding, "explain_rows", dies)
     with pytest.raises(KeyboardInterrupt):
-        explain_table(explainer, table, out, COLUMNS, shard=4)
+        explain_table(explainer, table, out, COLUMNS, shard_size=4)
     assert not out.exists()
-    explain_table(explainer, table, out, COLUMNS, shard=4)
+    explain_table(explainer, table, out, COLUMNS, shard_size=4)
     assert calls == [0, 4, 8, 12, 12, 16, 20, 24]
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
@@ -94,13 +95,125 @@ def test_the_parts_of_another_job_are_not_mixed_in(
 ) -> None:
     out = tmp_path / "scores.jsonl"
     monkeypatch.setattr(
-        diffmask.workspace.sharding, "explained_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        diffmask.workspace.sharding, "explain_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
-        explain_table(explainer, table, out, COLUMNS, shard=4)
+        explain_table(explainer, table, out, COLUMNS, shard_size=4)
     other = Random().fit(explainer.task)
-    with pytest.raises(InputError, match="holds part of another job"):
-        explain_table(other, table, out, COLUMNS, shard=4)
+    with pytest.raises(InputError, match="was begun with another method"):
+        explain_table(other, table, out, COLUMNS, shard_size=4)
+
+
+def interrupted(explainer: Explainer, table: Path, out: Path, monkeypatch: pytest.MonkeyPatch, after: int = 2) -> None:
+    """Leave a run with some finished shards of four rows."""
+    original, calls = diffmask.workspace.sharding.explain_rows, []
+
+    def dies(*arguments: Any) -> Any:
+        calls.append(arguments[2])
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(diffmask.workspace.sharding, "explain_rows", dies)
+        with pytest.raises(KeyboardInterrupt):
+            explain_table(explainer, table, out, COLUMNS, shard_size=4)
+
+
+def test_a_run_does_not_resume_with_other_weights_of_the_same_method(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    interrupted(explainer, table, out, monkeypatch)
+    assert explainer.config is not None
+    other = explainer.config.fit(explainer.task, seed=1)
+    with pytest.raises(InputError, match=r"was begun with another explainer weights; .* --force"):
+        explain_table(other, table, out, COLUMNS, shard_size=4)
+    explain_table(other, table, out, COLUMNS, shard_size=4, force=True)
+    explain_table(other, table, tmp_path / "whole.jsonl", COLUMNS, shard_size=4)
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_run_does_not_resume_with_an_edited_table_of_the_same_size(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    interrupted(explainer, table, out, monkeypatch)
+    table.write_text(table.read_text().replace("good", "evil", 1))
+    with pytest.raises(InputError, match="was begun with another table"):
+        explain_table(explainer, table, out, COLUMNS, shard_size=4)
+
+
+def test_a_damaged_shard_is_never_merged(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    explain_table(explainer, table, tmp_path / "whole.jsonl", COLUMNS, shard_size=4)
+    interrupted(explainer, table, out, monkeypatch)
+    shard, *_ = sorted((tmp_path / "scores.jsonl.parts" / "shard").glob("*/tensors.safetensors"))
+    content = bytearray(shard.read_bytes())
+    content[-20] ^= 1
+    shard.write_bytes(bytes(content))
+    explain_table(explainer, table, out, COLUMNS, shard_size=4)
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes(), "the shard was explained again"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_damaged_job_file_is_refused_with_its_remedy(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    interrupted(explainer, table, out, monkeypatch)
+    (tmp_path / "scores.jsonl.parts" / "job.json").write_text(content)
+    with pytest.raises(InputError, match=r"job\.json is damaged.*--force"):
+        explain_table(explainer, table, out, COLUMNS, shard_size=4)
+    assert explain_table(explainer, table, out, COLUMNS, shard_size=4, force=True) == len(TEXTS)
+
+
+def test_a_finished_table_is_not_overwritten_unless_forced(explainer: Explainer, table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.jsonl"
+    explain_table(explainer, table, out, COLUMNS)
+    before = out.stat().st_mtime_ns
+    with pytest.raises(InputError, match=r"exists already.*--force"):
+        explain_table(explainer, table, out, COLUMNS)
+    assert out.stat().st_mtime_ns == before
+    explain_table(explainer, table, out, COLUMNS, force=True)
+    assert out.stat().st_mtime_ns != before
+
+
+def test_of_two_runs_on_one_table_the_second_waits(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "scores.jsonl"
+    original, refused = diffmask.workspace.sharding.explain_rows, list[str]()
+
+    def second() -> None:
+        try:
+            explain_table(explainer, table, out, COLUMNS, shard_size=4)
+        except InputError as error:
+            refused.append(str(error))
+
+    thread = threading.Thread(target=second)
+
+    def starts_another(*arguments: Any) -> Any:
+        if not thread.ident:
+            thread.start()
+        return original(*arguments)
+
+    monkeypatch.setattr(diffmask.workspace.sharding, "explain_rows", starts_another)
+    assert explain_table(explainer, table, out, COLUMNS, shard_size=4) == len(TEXTS)
+    thread.join()
+    assert len(read(out)) == len(TEXTS)
+    assert len(refused) == 1 and "exists already" in refused[0]
+
+
+def test_a_table_repaired_after_a_row_could_not_be_read_is_explained(explainer: Explainer, tmp_path: Path) -> None:
+    table, out = tmp_path / "texts.jsonl", tmp_path / "scores.jsonl"
+    table.write_text('{"review": "good"}\n{"text": "good"}\n')
+    with pytest.raises(InputError, match="row 1"):
+        explain_table(explainer, table, out, COLUMNS, shard_size=1)
+    table.write_text('{"review": "good"}\n{"review": "good"}\n')
+    assert explain_table(explainer, table, out, COLUMNS, shard_size=1) == 2
 
 
 def test_a_suffix_that_is_not_written_is_refused_before_anything_is_done(
@@ -114,7 +227,7 @@ def test_what_writes_the_table_is_loaded_before_anything_is_done(
     explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ModuleNotFoundError, match="pyarrow"):
+    with pytest.raises(ExtraError, match="pip install pyarrow"):
         explain_table(explainer, table, tmp_path / "scores.parquet", COLUMNS)
     assert not list(tmp_path.glob("*.parts"))
 
@@ -132,7 +245,7 @@ def peak_bytes(explainer: Explainer, rows: int, folder: Path) -> int:
     table.write_text((json.dumps({"review": "good film , " * 10}) + "\n") * rows)
     gc.collect()
     tracemalloc.start()
-    explain_table(explainer, table, folder / f"{rows}.out.jsonl", COLUMNS, shard=10)
+    explain_table(explainer, table, folder / f"{rows}.out.jsonl", COLUMNS, shard_size=10, force=True)
     found = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return found

@@ -83,6 +83,13 @@ def test_what_failed_is_tried_anew_by_the_next_run(tmp_path: Path) -> None:
     assert made(tmp_path) == [1, 3, 5]
 
 
+def test_a_changed_digit_in_an_outcome_is_not_reported(tmp_path: Path) -> None:
+    first = SerialExecutor().run(diamond(tmp_path), tmp_path)
+    (file,) = [file for file in (tmp_path / "outcomes").iterdir() if '"value": 11.0' in file.read_text()]
+    file.write_text(file.read_text().replace('"value": 11.0', '"value": 17.0'))
+    assert SerialExecutor().run(diamond(tmp_path), tmp_path).records == first.records
+
+
 def test_the_job_of_a_worker_that_was_killed_is_done_by_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

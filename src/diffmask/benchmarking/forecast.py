@@ -34,7 +34,6 @@ from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.results.verdict import BASELINE, listed, seconds
 from diffmask.workspace.node import Node
-from diffmask.workspace.sharding import shard_digest
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 KNOBS = ("n_steps", "n_samples", "samples", "most_steps", "steps")
@@ -334,10 +333,11 @@ class _Missing:
         digest = workspace.explain_digest(self.method, self.plan.split)
         if workspace.store.has("explain", digest):
             return 0.0
-        rows = workspace.shard_size or self.texts
-        parts = -(-self.texts // rows)
-        done = sum(workspace.store.has("part", shard_digest(digest, number, rows)) for number in range(parts))
-        return 1 - done / parts
+        shards = workspace.shards(self.method, self.plan.split)
+        if shards is None:
+            return 1.0
+        count = -(-self.texts // shards.size)
+        return 1 - sum(map(shards.is_done, range(count))) / count
 
     def seconds(self, small: Workspace) -> float:
         """What the rest will take; nothing for a method that cannot do it."""

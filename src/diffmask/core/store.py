@@ -22,7 +22,7 @@ from diffmask.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-FORMAT = "diffmask-artefact-1"
+FORMAT = "diffmask-artefact-2"
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Artefact:
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    digest: str = field(default="", compare=False)
+    """Cache key under which it was written; empty for an artefact that was not read from disk."""
 
 
 def _anything(artefact: Artefact) -> None:
@@ -110,6 +112,7 @@ def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
             "digest": digest,
             "tensors": _checksum(aside / "tensors.safetensors"),
             "values": artefact.values,
+            "values_checksum": values_checksum(artefact.values),
         }
         (aside / "artefact.json").write_text(json.dumps(note, indent=1))
         try:
@@ -139,11 +142,19 @@ def read(folder: Path, kind: str, digest: str | None = None) -> Artefact:
             raise StoreError(f"{folder} holds another artefact than the {kind} asked for")
         if note["tensors"] != _checksum(folder / "tensors.safetensors"):
             raise StoreError(f"{folder / 'tensors.safetensors'} is damaged: its checksum differs")
-        return Artefact(load_file(folder / "tensors.safetensors"), note["values"])
+        if note["values_checksum"] != values_checksum(note["values"]):
+            raise StoreError(f"{folder / 'artefact.json'} is damaged: the checksum of its values differs")
+        return Artefact(load_file(folder / "tensors.safetensors"), note["values"], note["digest"])
     except FileNotFoundError as error:
         raise StoreError(f"{error.filename} is missing: {folder} is not a complete artefact") from None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         raise StoreError(f"{folder} is not an artefact of this package: {error}") from None
+
+
+def values_checksum(values: Any) -> str:
+    """Return the SHA-256 of plain values as canonical JSON, the same before writing and after reading them."""
+    plain = json.loads(json.dumps(values))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(file: Path) -> str:

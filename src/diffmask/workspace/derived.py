@@ -1,4 +1,4 @@
-"""Benches beside a bench: over a changed copy of its task, or over the same task at another seed."""
+"""Workspaces derived from another: over a modified copy of its task, or over the same task at another seed."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -11,72 +11,75 @@ from diffmask.workspace.workspace import Workspace
 
 @dataclass(frozen=True, kw_only=True)
 class TaskModification(Config, ABC):
-    """The choices that turn a copy of a task into another one."""
+    """Config of a modification of a task's rows and weights."""
 
     kind: ClassVar[str] = "change"
 
     @abstractmethod
     def apply(self, task: Task, seed: int) -> None:
-        """Change the copy's rows; made again whenever the copy is needed."""
+        """Modify the rows of a copy. Called whenever the copy is loaded."""
 
     @abstractmethod
     def train(self, task: Task, seed: int) -> None:
-        """Change the copy's weights; made once and kept."""
+        """Modify the weights of a copy. Called once; the weights are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModifiedWorkspace(Workspace):
-    """A bench over a changed copy of another bench's task; the copy is an artefact that all methods share."""
+    """Workspace of a modified copy of another workspace's task. All methods share the copy."""
 
     original: Workspace
     change: TaskModification
 
     @staticmethod
     def of(original: Workspace, change: TaskModification) -> "ModifiedWorkspace":
-        """The bench at the same seed over the same store; one a change, which holds the copy it has made."""
-        made = ModifiedWorkspace(
+        """Return the workspace at the same seed over the same store; the original keeps one per modification."""
+        workspace = ModifiedWorkspace(
             store=original.store, task_config=original.task_config, seed=original.seed, original=original, change=change
         )
-        return original._live.setdefault(f"changed {change.digest}", made)
+        return original._live.setdefault(f"changed {change.digest}", workspace)
 
     def task_digest(self) -> str:
-        """A name for the changed task."""
+        """Return the cache key of the modified task."""
         return digest_of(["changed", self.original.task_digest(), self.change.digest])
 
     def training_digest(self) -> str:
-        """What is learned from the copy is learned from no other; a change may look at all rows."""
+        """Return the key of the modified task: a modification may depend on all rows."""
         return self.task_digest()
 
     def build(self) -> Task:
-        """The copy with its own rows."""
+        """Return the copy with modified rows."""
         task = copy_task(self.original.task())
         self.change.apply(task, self.seed)
         return task
 
     def train(self, task: Task) -> None:
-        """Its own weights."""
+        """Modify the weights."""
         self.change.train(task, self.seed)
+
+    def _trains(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReseededWorkspace(Workspace):
-    """A bench over the very task of another, at which methods are fitted with another seed."""
+    """Workspace of the same task in which methods are fitted with another seed."""
 
     original: Workspace
 
     @staticmethod
     def of(original: Workspace, seed: int) -> "ReseededWorkspace":
-        """The bench at that seed over the same store."""
+        """Return the workspace at that seed over the same store."""
         return ReseededWorkspace(store=original.store, task_config=original.task_config, seed=seed, original=original)
 
     def task_digest(self) -> str:
-        """A name for the task at this seed."""
+        """Return the cache key of the task at this seed."""
         return digest_of(["reseeded", self.original.task_digest(), self.seed])
 
     def training_digest(self) -> str:
-        """The original's model, whatever the recipe would train at this seed."""
+        """Return the key of the original's model; the model is not trained again at this seed."""
         return digest_of(["reseeded", self.original.training_digest(), self.seed])
 
     def task(self) -> Task:
-        """The original's own."""
+        """Return the original's task."""
         return self.original.task()

@@ -1,7 +1,8 @@
-"""Saving an explainer alone, and putting it back onto the model it was fitted to."""
+"""Save an explainer without its model, and load it for the model that it was fitted to."""
 
 import os
 import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -24,57 +25,93 @@ FILES = ("artefact.json", "tensors.safetensors")
 
 
 def save_explainer(explainer: Explainer, method: Method, folder: str | Path) -> None:
-    """Write what was learned, its recipe and its model's fingerprint; the model itself is not written.
+    """Write the learned weights, the method's config and the model's fingerprint; the model itself is not written.
 
-    An explainer that is already in the folder is replaced; anything else there is not touched.
+    An explainer that is already in the folder is replaced once the new one is written completely. A folder with
+    anything else in it is refused.
     """
     target = Path(folder)
-    if (target / FILES[0]).is_file():
+    replaced = (target / FILES[0]).is_file()
+    if replaced:
         read(target, KIND)
-        shutil.rmtree(target)
-    elif target.exists() and any(target.iterdir()):
+    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} exists and holds no explainer; choose another folder")
-    elif target.exists():
-        target.rmdir()
-    kept = explainer_artefact(explainer)
-    notes = {"method": method.to_dict(), **_notes(explainer.task, target)}
-    write(target, KIND, method.digest, Artefact(kept.tensors, {**kept.values, **notes}))
+    fitted = explainer_artefact(explainer)
+    values = {**fitted.values, "method": method.to_dict(), **_text_notes(explainer.task, target)}
+    partial = target.with_name(f".writing-{uuid.uuid4().hex}")
+    try:
+        write(partial, KIND, method.digest, Artefact(fitted.tensors, values))
+        if replaced:
+            _swap(partial, target)
+        else:
+            os.replace(partial, target)  # an empty folder may be replaced
+        shutil.rmtree(_previous(target), ignore_errors=True)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _swap(new: Path, target: Path) -> None:
+    """Put the new folder in the old one's place. A kill in between leaves the old one as `NAME.previous`."""
+    previous = _previous(target)
+    shutil.rmtree(previous, ignore_errors=True)
+    target.rename(previous)
+    try:
+        new.rename(target)
+    except OSError:
+        previous.rename(target)
+        raise
+
+
+def _previous(target: Path) -> Path:
+    return target.with_name(f"{target.name}.previous")
 
 
 def push_explainer(explainer: Explainer, method: Method, repository: str, *, private: bool = False) -> str:
-    """Upload what `save_explainer` writes to the hub; returns where it is."""
+    """Upload the files that `save_explainer` writes to the hub, and return their address."""
     from huggingface_hub import HfApi
 
     hub = HfApi()
     hub.create_repo(repository, private=private, exist_ok=True)
-    with TemporaryDirectory() as place:
-        save_explainer(explainer, method, Path(place) / KIND)
-        return str(hub.upload_folder(repo_id=repository, folder_path=Path(place) / KIND))
+    with TemporaryDirectory() as folder:
+        save_explainer(explainer, method, Path(folder) / KIND)
+        return str(hub.upload_folder(repo_id=repository, folder_path=Path(folder) / KIND))
 
 
 def load_explainer(
     folder: str | Path, model: Task | nn.Module | str | Path | None = None, tokenizer: Any = None
 ) -> Explainer:
-    """An explainer from its folder or hub id, onto the very model it was fitted to; any other model is refused.
+    """Load an explainer from its folder or hub id for the model that it was fitted to; another model is refused.
 
-    The model is a task, a classifier with its tokenizer, a classifier's folder or hub id, or, where nothing is given,
-    the one that the explainer remembers.
+    `model` is a task, a classifier with its tokenizer, or a classifier's folder or hub id. Without it, the model is
+    loaded from the path that the explainer remembers.
     """
     home = find_explainer(folder)
-    kept = read(home, KIND)
-    method: Method = parse("method", kept.values["method"], str(folder))
-    task = model if isinstance(model, Task) else _text_task(kept.values, home, model, tokenizer)
-    require_model(kept, task, str(folder))
+    artefact = read(home, KIND)
+    method = _saved_method(artefact, home)
+    task = model if isinstance(model, Task) else _text_task(artefact.values, home, model, tokenizer)
+    require_model(artefact, task, str(folder))
     explainer = _build(method, task)
-    restore(explainer, kept)
+    restore(explainer, artefact)
     explainer.config = method
     return explainer
 
 
+def _saved_method(artefact: Artefact, home: Path) -> Method:
+    """Return the method's config after comparing its digest with the saved one."""
+    method: Method = parse("method", artefact.values.get("method"), str(home))
+    if artefact.digest != method.digest:
+        raise StoreError(
+            f"{home} was saved with method digest {artefact.digest}, but its config has {method.digest}: "
+            "the method has changed since, or the file was edited; fit the explainer again"
+        )
+    return method
+
+
 def find_explainer(name: str | Path) -> Path:
-    """The folder itself, or the hub's copy of what is not a folder here."""
-    if Path(name).is_dir():
-        return Path(name)
+    """Return the folder of an explainer; a name that is no folder is downloaded from the hub."""
+    for folder in (Path(name), _previous(Path(name))):
+        if folder.is_dir():
+            return folder
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
@@ -84,8 +121,8 @@ def find_explainer(name: str | Path) -> Path:
         raise StoreError(f"'{name}' is neither a folder nor found on the hub: {str(error).splitlines()[0]}") from error
 
 
-def _notes(task: Task, home: Path) -> dict[str, Any]:
-    """How a text task was read, and where its model is, as seen from the explainer's folder."""
+def _text_notes(task: Task, home: Path) -> dict[str, Any]:
+    """Return how a text task encodes texts, and the path of its model relative to the explainer's folder."""
     if not isinstance(task, TextClassification):
         return {}
     name = task.model.config.name_or_path
@@ -100,12 +137,12 @@ def _text_task(
     if "reading" not in notes:
         raise StoreError(f"{home} was not fitted to a text classifier; load it with its task")
     remembered = home / notes["model"] if notes["model"] else home
-    found = model if model is not None else remembered if remembered.is_dir() else notes["model"]
-    return TextClassification(found, tokenizer, encoding=TextEncodingConfig(**notes["reading"]))
+    source = model if model is not None else remembered if remembered.is_dir() else notes["model"]
+    return TextClassification(source, tokenizer, encoding=TextEncodingConfig(**notes["reading"]))
 
 
 def _build(method: Method, task: Task) -> Explainer:
-    """An explainer to be filled: what a method takes from training rows is overwritten, so any row will do."""
+    """Build an explainer whose weights are loaded next; without training rows, one placeholder row serves."""
     if "train" in task.data or not isinstance(task, TextClassification):
         return method.build(task, seed=0)
     task.data["train"] = task.encode(["."])

@@ -1,17 +1,19 @@
-"""A split explained part by part, each kept as it is done: a kill loses one part at most.
+"""Explain many rows in shards, each kept as soon as it is finished: a killed run resumes and loses one shard at most.
 
-Explaining a table of any size: shard by shard, each written whole as it is done, resumable after a kill.
-
-While it runs, `OUT.parts/` holds `job.json` (what is explained, by what) and a file for each finished shard. When the
-last is done they become the one table `OUT`, and the folder goes. The columns are told in `docs/reference/scores.md`.
+`explain_in_shards` explains a split of a task into a workspace's store. `explain_table` explains a table of any size:
+while it runs, `OUT.parts/` holds `job.json` (the identity of the job) and the finished shards. The shards are then
+merged into one table `OUT`, and the folder is removed. `docs/reference/scores.md` describes the columns.
 """
 
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,171 +25,244 @@ from torch import Tensor
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer
+from diffmask.core.lock import claimed
 from diffmask.core.resources import Cost
-from diffmask.core.store import Artefact, Store
+from diffmask.core.store import Artefact, Store, read
 from diffmask.core.training import progress_bar
 from diffmask.datasets.tables import Columns, Example, read_examples
-from diffmask.errors import InputError, nearest
+from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
+from diffmask.results.records import write_json
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.explain import explain_examples
 
 
-def explain_in_shards(
-    store: Store, digest: str, batch: Batch, rows_each: int, explainer: Callable[[], Explainer]
-) -> Artefact:
-    """The scores of a batch with what they cost; the explainer is made when the first part is missing."""
+@dataclass(frozen=True)
+class Shards:
+    """Numbered shards of one job in a store. The key of a shard holds the job's digest, so that jobs never mix."""
+
+    store: Store
+    job: str
+    """Digest of everything that decides the scores."""
+    size: int
+    """Rows per shard."""
+
+    def digest(self, number: int) -> str:
+        """Return the cache key of one shard."""
+        return digest_of(["shard", self.job, number, self.size])
+
+    def is_done(self, number: int) -> bool:
+        """Return whether a shard is finished and complete."""
+        return self.store.has("shard", self.digest(number))
+
+    def get_or_make(self, number: int, make: Callable[[], Artefact]) -> Artefact:
+        """Return a finished shard, or make it. A damaged shard is made again."""
+        return self.store.get_or_make("shard", self.digest(number), make)
+
+    def read(self, number: int) -> Artefact:
+        """Return a finished shard after verifying its checksums."""
+        digest = self.digest(number)
+        return read(self.store.path("shard", digest), "shard", digest)
+
+
+def explain_in_shards(shards: Shards, batch: Batch, make_explainer: Callable[[], Explainer]) -> Artefact:
+    """Return the attributions of a batch with their total cost; the explainer is made for the first missing shard."""
     order = batch.present.sum(dim=1).argsort(stable=True)
-    made: list[Explainer] = []
+    explainers: list[Explainer] = []
 
     def explain(rows: Int[Tensor, " row"]) -> Artefact:
-        if not made:
-            made.append(explainer())
-        made[0].cost = Cost()
-        return explained_artefact(made[0], made[0](batch[rows]))
+        if not explainers:
+            explainers.append(make_explainer())
+        explainers[0].cost = Cost()
+        return attribution_artefact(explainers[0], explainers[0](batch[rows]))
 
-    parts = [
-        store.get_or_make("part", shard_digest(digest, number, rows_each), lambda rows=rows: explain(rows))  # type: ignore[misc]  # mypy cannot type a default of a lambda
-        for number, rows in enumerate(order.split(rows_each))
+    finished = [
+        shards.get_or_make(number, partial(explain, rows)) for number, rows in enumerate(order.split(shards.size))
     ]
-    back = order.argsort()
-    tensors = {name: torch.cat([part.tensors[name] for part in parts])[back] for name in parts[0].tensors}
-    spent = sum((Cost(**part.values["cost"]) for part in parts), Cost())
-    return Artefact(tensors, {**parts[0].values, "cost": asdict(spent)})
+    original_order = order.argsort()
+    tensors = {
+        name: torch.cat([shard.tensors[name] for shard in finished])[original_order] for name in finished[0].tensors
+    }
+    cost = sum((Cost(**shard.values["cost"]) for shard in finished), Cost())
+    return Artefact(tensors, {**finished[0].values, "cost": asdict(cost)})
 
 
-def shard_digest(digest: str, number: int, rows_each: int) -> str:
-    """A name for one part of a split's attributions."""
-    return digest_of(["part", digest, number, rows_each])
-
-
-def explained_artefact(explainer: Explainer, found: Attribution) -> Artefact:
-    """An attribution and its cost as they are kept."""
-    layers = {} if found.by_layer is None else {"by_layer": found.by_layer}
+def attribution_artefact(explainer: Explainer, attribution: Attribution) -> Artefact:
+    """Return the artefact that stores an attribution and its cost."""
+    layers = {} if attribution.by_layer is None else {"by_layer": attribution.by_layer}
     return Artefact(
-        {"scores": found.scores, **layers},
-        {"layers": list(found.layers), "cost": asdict(explainer.cost), "fit_cost": asdict(explainer.fit_cost)},
+        {"scores": attribution.scores, **layers},
+        {"layers": list(attribution.layers), "cost": asdict(explainer.cost), "fit_cost": asdict(explainer.fit_cost)},
     )
 
 
-JOB = "job.json"
+JOB_FILE = "job.json"
 
 
-def explain_table(explainer: Explainer, table: Path, out: Path, columns: Columns, shard: int = 1000) -> int:
-    """Write the scores of every row of a table; what an earlier run finished is kept. Returns the number of rows."""
-    kind = _kind_of(out)
-    parts = out.with_name(f"{out.name}.parts")
-    _start(parts, _job(explainer, table, columns, shard))
-    rows = 0
-    for number, some in enumerate(progress_bar(_shards(read_examples(table, columns), shard), "explain shards")):
-        rows += len(some)
-        file = parts / f"{number:06d}{out.suffix}"
-        if not file.is_file():
-            _write_whole(file, kind, explained_rows(explainer, some, number * shard))
-    _merge(sorted(parts.glob(f"*{out.suffix}")), out, kind)
-    shutil.rmtree(parts)
+def explain_table(
+    explainer: Explainer, table: Path, out: Path, columns: Columns, shard_size: int = 1000, *, force: bool = False
+) -> int:
+    """Write the scores of every row of a table to `out` and return the number of rows.
+
+    A run with the same explainer, table and columns resumes after its finished shards. A run that was begun with others
+    is refused. `force` starts again, and replaces a finished `out`. Of two runs on one `out`, the second waits.
+    """
+    _require_format(out)
+    with claimed(out.with_name(f"{out.name}.lock")):
+        if out.exists() and not force:
+            raise InputError(f"{out} exists already; give another --out, or --force to replace it")
+        # Every row is read once before any work: a table that cannot be read is refused here.
+        rows = sum(1 for _ in read_examples(table, columns))
+        folder = out.with_name(f"{out.name}.parts")
+        job = _start(folder, _identity(explainer, table, columns, shard_size), force)
+        shards = Shards(Store(folder), job, shard_size)
+        count = 0
+        for rows_of_shard in progress_bar(_split(read_examples(table, columns), shard_size), "explain shards"):
+            make = partial(_table_artefact, explainer, rows_of_shard, count * shard_size, out.suffix)
+            shards.get_or_make(count, make)
+            count += 1
+        _merge((shards.read(number) for number in range(count)), out)
+        shutil.rmtree(folder)
     return rows
 
 
-def _shards(rows: Iterable[Example], size: int) -> Iterator[tuple[Example, ...]]:
+def _split(rows: Iterable[Example], size: int) -> Iterator[tuple[Example, ...]]:
     source = iter(rows)
-    while some := tuple(islice(source, size)):
-        yield some
+    while shard := tuple(islice(source, size)):
+        yield shard
 
 
-def explained_rows(explainer: Explainer, rows: tuple[Example, ...], first: int = 0) -> list[dict[str, Any]]:
-    """The columns of some rows; `first` is the number of the first of them."""
+def _identity(explainer: Explainer, table: Path, columns: Columns, shard_size: int) -> dict[str, Any]:
+    """Return everything that decides the scores, as digests; the keys are named in the refusal of another job."""
+    with table.open("rb") as stream:
+        content = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {
+        "table": content,
+        "columns": [columns.text_column, columns.pair_column, columns.label_column],
+        "model": explainer.task.fingerprint(),
+        "method": None if explainer.config is None else explainer.config.digest,
+        "explainer weights": _weights_digest(explainer),
+        "shard size": shard_size,
+    }
+
+
+def _weights_digest(explainer: Explainer) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(explainer.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _start(folder: Path, identity: Mapping[str, Any], force: bool) -> str:
+    """Begin a job or resume the same one, and return its digest; the folder of another job is refused."""
+    file = folder / JOB_FILE
+    if force and folder.exists():
+        shutil.rmtree(folder)
+    if file.exists():
+        changed = [name for name, value in identity.items() if _read_job(file).get(name) != value]
+        if changed:
+            raise InputError(
+                f"{folder} was begun with another {', another '.join(changed)}; finish that run, or give --force to "
+                "start again"
+            )
+    else:
+        write_json(file, identity)
+    return digest_of(identity)
+
+
+def _read_job(file: Path) -> dict[str, Any]:
+    try:
+        job = json.loads(file.read_text())
+    except (OSError, ValueError):
+        job = None
+    if not isinstance(job, dict):
+        raise InputError(f"{file} is damaged, so that the run cannot resume; give --force to start again")
+    return job
+
+
+def _require_format(out: Path) -> None:
+    """Refuse an output that cannot be written, before any work."""
+    if out.suffix not in (".parquet", ".jsonl"):
+        raise InputError(
+            f"{out}: scores are written as .parquet or .jsonl; {nearest(out.suffix, ['.parquet', '.jsonl'])}"
+        )
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; give the path of a file")
+    if out.suffix == ".parquet":
+        try:
+            import_module("pyarrow.parquet")
+        except ImportError:
+            raise ExtraError(f"{out}: Parquet needs pyarrow: pip install pyarrow, or write .jsonl") from None
+        # pyarrow loads more code with its first table; loaded here, it does not count as memory of a shard.
+        import_module("pyarrow").Table.from_pylist([], schema=schema())
+
+
+def explain_rows(explainer: Explainer, rows: tuple[Example, ...], first: int = 0) -> list[dict[str, Any]]:
+    """Return the columns of some rows of a table; `first` is the number of the first row."""
     task = explainer.task
     if not isinstance(task, TextClassification):
         raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a text classifier")
-    found = explain_examples(task, explainer, rows)
-    return [_columns(first + number, row, one) for number, (row, one) in enumerate(zip(rows, found, strict=True))]
+    explanations = explain_examples(task, explainer, rows)
+    return [
+        _columns(first + number, row, explanation)
+        for number, (row, explanation) in enumerate(zip(rows, explanations, strict=True))
+    ]
 
 
-def _columns(number: int, example: Example, found: Explanation) -> dict[str, Any]:
-    needed = found.scores > 0.5 if found.by_layer is None else found.by_layer[-1] > 0.5
+def _columns(number: int, example: Example, explanation: Explanation) -> dict[str, Any]:
+    last = explanation.scores if explanation.by_layer is None else explanation.by_layer[-1]
     return {
         "row": number,
         "text": example.text,
         "pair": example.pair,
         "label": None if example.label is None else str(example.label),
-        "prediction": found.prediction.label,
-        "probability": found.prediction.probability,
-        "words": list(found.words),
-        "segments": [unit.segment for unit in found.units],
-        "starts": [unit.span[0] for unit in found.units],
-        "ends": [unit.span[1] for unit in found.units],
-        "scores": found.scores.tolist(),
-        "needed": needed.tolist(),
-        "by_layer": None if found.by_layer is None else found.by_layer.tolist(),
+        "prediction": explanation.prediction.label,
+        "probability": explanation.prediction.probability,
+        "words": list(explanation.words),
+        "segments": [unit.segment for unit in explanation.units],
+        "starts": [unit.span[0] for unit in explanation.units],
+        "ends": [unit.span[1] for unit in explanation.units],
+        "scores": explanation.scores.tolist(),
+        "needed": (last > 0.5).tolist(),
+        "by_layer": None if explanation.by_layer is None else explanation.by_layer.tolist(),
     }
 
 
-def _job(explainer: Explainer, table: Path, columns: Columns, shard: int) -> dict[str, Any]:
-    state = table.stat()
-    return {
-        "table": table.name,
-        "bytes": state.st_size,
-        "columns": [columns.text_column, columns.pair_column, columns.label_column],
-        "model": explainer.task.fingerprint(),
-        "method": None if explainer.config is None else explainer.config.digest,
-        "shard": shard,
-    }
-
-
-def _start(parts: Path, job: Mapping[str, Any]) -> None:
-    """Go on with an earlier run of the same job; refuse to mix two jobs."""
-    note = parts / JOB
-    if note.is_file() and json.loads(note.read_text()) != job:
-        raise InputError(f"{parts} holds part of another job; remove it, or finish that job first")
-    parts.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(job))
-
-
-def _kind_of(out: Path) -> str:
-    if out.suffix not in (".parquet", ".jsonl"):
-        raise InputError(
-            f"{out}: scores are written as .parquet or .jsonl; {nearest(out.suffix, ['.parquet', '.jsonl'])}"
-        )
-    if out.suffix == ".parquet":
-        # Missing, it must be known before the work. And it loads more when it first makes a table: memory that all but
-        # the first shard would have on top.
-        import_module("pyarrow.parquet")
-        import_module("pyarrow").Table.from_pylist([], schema=schema())
-    return out.suffix
-
-
-def _write_whole(file: Path, kind: str, rows: list[dict[str, Any]]) -> None:
-    """Write aside, then rename: a shard that is there is complete."""
-    aside = file.with_suffix(".writing")
-    if kind == ".jsonl":
-        aside.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+def _table_artefact(explainer: Explainer, rows: tuple[Example, ...], first: int, suffix: str) -> Artefact:
+    """Return a shard's file as an artefact: its bytes are one tensor, which the store verifies by its checksum."""
+    columns = explain_rows(explainer, rows, first)
+    if suffix == ".jsonl":
+        content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in columns).encode()
     else:
         from pyarrow import Table
         from pyarrow.parquet import write_table
 
-        write_table(Table.from_pylist(rows, schema=schema()), aside, compression="zstd")
-    os.replace(aside, file)
+        buffer = BytesIO()
+        write_table(Table.from_pylist(columns, schema=schema()), buffer, compression="zstd")
+        content = buffer.getvalue()
+    return Artefact({"file": torch.frombuffer(bytearray(content), dtype=torch.uint8)}, {"rows": len(rows)})
 
 
-def _merge(shards: list[Path], out: Path, kind: str) -> None:
-    """One table of the shards, in order, one in memory at a time."""
-    aside = out.with_name(f"{out.name}.writing")
-    if kind == ".jsonl":
-        with aside.open("wb") as stream:
-            for shard in shards:
-                stream.write(shard.read_bytes())
+def _merge(shards: Iterable[Artefact], out: Path) -> None:
+    """Write the shards to one table, one in memory at a time; the table appears whole."""
+    unfinished = out.with_name(f"{out.name}.writing")
+    files = (shard.tensors["file"].numpy().tobytes() for shard in shards)
+    if out.suffix == ".jsonl":
+        with unfinished.open("wb") as stream:
+            for content in files:
+                stream.write(content)
     else:
         from pyarrow.parquet import ParquetWriter, read_table
 
-        with ParquetWriter(aside, schema(), compression="zstd") as writer:
-            for shard in shards:
-                writer.write_table(read_table(shard, schema=schema()))
-    os.replace(aside, out)
+        with ParquetWriter(unfinished, schema(), compression="zstd") as writer:
+            for content in files:
+                writer.write_table(read_table(BytesIO(content), schema=schema()))
+    os.replace(unfinished, out)
 
 
 def schema() -> Any:
-    """The columns of a Parquet table of scores."""
+    """Return the Arrow schema of a table of scores."""
     import pyarrow as arrow
 
     return arrow.schema(

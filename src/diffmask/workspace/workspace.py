@@ -1,10 +1,9 @@
-"""A task that is already there, as a recipe: what is made for it is found again by digests of model and rows.
-
-A workbench: tasks, explainers and attributions, made when first asked for and found again afterwards.
-"""
+"""A workspace: a task at a seed over a store. It makes tasks, explainers and attributions on demand and caches them."""
 
 import hashlib
+import pickle
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -16,81 +15,112 @@ from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import StoreError
-from diffmask.workspace.sharding import explain_in_shards, explained_artefact
+from diffmask.workspace.sharding import Shards, attribution_artefact, explain_in_shards
 
 
 @dataclass(frozen=True, kw_only=True)
 class InMemoryTaskConfig(TaskConfig):
-    """A live task; its digest is that of its model and rows, of an erased token and of how it is trained again."""
+    """Config of a task that is loaded already. Its cache key hashes the model's weights and the data."""
 
-    name: ClassVar[str] = "given"
+    name: ClassVar[str] = "in-memory"
 
     fingerprint: str
-    """Of the model and its sites."""
+    """Digest of the model and its sites."""
     rows: str
-    """Of every split's rows."""
+    """Digest of the rows of every split."""
     training_rows: str
-    """Of every split's rows but those of `test`, from which nothing learns."""
+    """Digest of the rows of every split except `test`, which no method learns from."""
     mask_token: int | None
+    """Token that replaces an erased one."""
     training: str
-    """Of the choices with which it would be trained again."""
-    task: Task = field(repr=False, compare=False)
-    """The task itself; no part of the recipe's digest."""
+    """Digest of the choices by which `Task.retrain` trains."""
+    model_name: str
+    """Class of the model, for labels."""
+    task: Task | None = field(default=None, repr=False, compare=False)
+    """The loaded task; not part of the cache key, and not sent to workers."""
+    source: Callable[[], Task] | None = field(default=None, repr=False, compare=False)
+    """Function that loads the task again in a worker process; None if the task exists only in memory."""
 
     @staticmethod
-    def of(task: Task) -> "InMemoryTaskConfig":
-        """The recipe that stands for a task."""
-        rows = {split: _digest(batch) for split, batch in task.data.items()}
+    def of(task: Task, source: Callable[[], Task] | None = None) -> "InMemoryTaskConfig":
+        """Return the config of a loaded task."""
+        rows = {split: _batch_digest(batch) for split, batch in task.data.items()}
         return InMemoryTaskConfig(
             fingerprint=task.fingerprint(),
             rows=digest_of(rows),
             training_rows=digest_of({split: digest for split, digest in rows.items() if split != "test"}),
             mask_token=task.mask_token,
             training=digest_of(training_choices(task)),
+            model_name=type(task.model).__name__,
             task=task,
+            source=source,
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the digests and the source; a worker loads the task again."""
+        if self.source is None:
+            raise pickle.PicklingError(
+                "a task that exists only in memory cannot be sent to another process; use the serial engine, or give "
+                "the task as a config or as files"
+            )
+        names = ("fingerprint", "rows", "training_rows", "mask_token", "training", "model_name", "source")
+        return _unpickle_config, ({name: getattr(self, name) for name in names},)
 
     @property
     def training_digest(self) -> str:
-        """The same for any held-out rows."""
+        """Cache key of everything that a method learns from: the same for any test rows."""
         return digest_of([self.name, self.fingerprint, self.training_rows, self.mask_token])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only."""
-        shown = ("fingerprint", "rows", "mask_token", "training")
-        return {"name": self.name, **{name: getattr(self, name) for name in shown}}
+        """Return plain values only."""
+        names = ("fingerprint", "rows", "mask_token", "training")
+        return {"name": self.name, **{name: getattr(self, name) for name in names}}
 
     @property
     def label(self) -> str:
-        """The model's class."""
-        return type(self.task.model).__name__
+        """Class of the model."""
+        return self.model_name
 
     def build(self, seed: int) -> Task:
-        """The task as it is, whatever the seed."""
-        return self.task
+        """Return the loaded task, whatever the seed; a worker loads it from its source and verifies it."""
+        if self.task is not None:
+            return self.task
+        if self.source is None:
+            raise StoreError("the task exists only in memory of another process")
+        task = self.source()
+        if task.fingerprint() != self.fingerprint:
+            raise StoreError(
+                f"the model loaded here is {task.fingerprint()}, but the run began with {self.fingerprint}; "
+                "start the run again"
+            )
+        return task
 
 
-def _digest(batch: Batch) -> str:
-    found = hashlib.sha256()
+def _unpickle_config(values: dict[str, Any]) -> InMemoryTaskConfig:
+    return InMemoryTaskConfig(**values)
 
-    def note(value: Any) -> Any:
-        found.update(str(tuple(value.shape)).encode() + value.detach().cpu().contiguous().numpy().tobytes())
+
+def _batch_digest(batch: Batch) -> str:
+    digest = hashlib.sha256()
+
+    def update(value: Any) -> Any:
+        digest.update(str(tuple(value.shape)).encode() + value.detach().cpu().contiguous().numpy().tobytes())
         return value
 
-    batch.map(note)
-    return found.hexdigest()
+    batch.map(update)
+    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class CachedAttribution:
-    """The attributions of one split, with what they and the fit behind them cost."""
+    """Attributions of one split, with their cost and the cost of the fit."""
 
     attribution: Attribution
     cost: Cost
     fit_cost: Cost
 
     def figures(self) -> dict[str, int | float]:
-        """The cost as a record keeps it."""
+        """Return the cost as a record stores it."""
         return {**self.cost.as_dict(), "fit_seconds": round(self.fit_cost.seconds, 3)}
 
 
@@ -103,39 +133,45 @@ class Workspace:
     seed: int
     _live: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     shard_size: int | None = None
-    """Rows whose scores are kept as soon as they are known, where a split is explained part by part."""
+    """Rows per shard when a split is explained; None explains it in one piece."""
 
     @staticmethod
     def over(store: Store, task: Task, seed: int = 0, shard_size: int | None = None) -> "Workspace":
-        """A bench over a task that is already there."""
-        return Workspace(store, InMemoryTaskConfig.of(task), seed, {"task": task}, shard_size)
+        """Return a workspace of a task that is loaded already."""
+        return Workspace(store, InMemoryTaskConfig.of(task), seed, shard_size=shard_size)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Benches travel to workers without what is live on them."""
-        return _arrived, (self.store, self.task_config, self.seed, self.shard_size)
+        """Pickle without the live task and explainers; a worker loads them from the store."""
+        return _unpickle_workspace, (self.store, self.task_config, self.seed, self.shard_size)
 
     def task_digest(self) -> str:
-        """A name for the trained task."""
+        """Return the cache key of the trained task."""
         return digest_of(["task", self.task_config.digest, self.seed])
 
     def run_key(self, method: Method) -> str:
-        """A name for a method fitted to the task."""
+        """Return the cache key of everything that is measured of a method on this task."""
         return digest_of(["fit", self.task_digest(), method.digest])
 
     def training_digest(self) -> str:
-        """A name for the trained model and the rows to learn from: the same whatever rows are then explained."""
+        """Return the cache key of the trained model and the training rows: the same for any test rows."""
         return digest_of(["task", self.task_config.training_digest, self.seed])
 
     def explainer_key(self, method: Method) -> str:
-        """A name for what a method learned from the task."""
+        """Return the cache key of the fitted explainer."""
         return digest_of(["fit", self.training_digest(), method.digest])
 
     def explain_digest(self, method: Method, split: str) -> str:
-        """A name for a split's attributions."""
+        """Return the cache key of the attributions of a split."""
         return digest_of(["explain", self.run_key(method), split])
 
+    def shards(self, method: Method, split: str) -> Shards | None:
+        """Return the shards in which a split is explained, or None if it is explained in one piece."""
+        if self.shard_size is None:
+            return None
+        return Shards(self.store, self.explain_digest(method, split), self.shard_size)
+
     def build(self) -> Task:
-        """The task with an untrained model."""
+        """Return the task with an untrained model."""
         return self.task_config.build(self.seed)
 
     def train(self, task: Task) -> None:
@@ -143,31 +179,38 @@ class Workspace:
         self.task_config.train(task, self.seed)
 
     def task(self) -> Task:
-        """The trained task."""
+        """Return the trained task. Weights that are trained here are cached in the store."""
         if "task" not in self._live:
             task = self.build()
-
-            def make() -> Artefact:
-                start = time.perf_counter()
-                self.train(task)
-                return Artefact(task.model.state_dict(), {"seconds": time.perf_counter() - start})
-
-            self.store.get_or_make("task", self.task_digest(), make, lambda found: _load(task, found))
+            if self._trains():
+                self._restore_or_train(task)
             self._live["task"] = task
         return self._live["task"]
 
+    def _trains(self) -> bool:
+        """Return whether the model's weights belong into the store: a task in memory has its weights already."""
+        return not isinstance(self.task_config, InMemoryTaskConfig)
+
+    def _restore_or_train(self, task: Task) -> None:
+        def make() -> Artefact:
+            start = time.perf_counter()
+            self.train(task)
+            return Artefact(task.model.state_dict(), {"seconds": time.perf_counter() - start})
+
+        self.store.get_or_make("task", self.task_digest(), make, lambda artefact: _load_weights(task, artefact))
+
     def explainer(self, method: Method) -> Explainer:
-        """The method fitted to the task; it stays live as long as the bench."""
+        """Return the method fitted to the task; the explainer stays in memory as long as the workspace."""
         digest = self.explainer_key(method)
         if digest not in self._live:
-            self._live[digest] = self._fitted(method)
+            self._live[digest] = self._restore_or_fit(method)
         return self._live[digest]
 
     def use_explainer(self, method: Method, explainer: Explainer) -> None:
-        """Take the method as it was fitted elsewhere in place of a fit of its own; the store never sees it."""
+        """Use an explainer that was fitted elsewhere. It is not written to the store."""
         self._live[self.explainer_key(method)] = explainer
 
-    def _fitted(self, method: Method) -> Explainer:
+    def _restore_or_fit(self, method: Method) -> Explainer:
         task = self.task()
         explainer = method.build(task, self.seed)
 
@@ -175,58 +218,60 @@ class Workspace:
             method.train_metered(explainer, task, self.seed)
             return explainer_artefact(explainer)
 
-        def accept(found: Artefact) -> None:
-            require_model(found, task, "what the store holds")
-            restore(explainer, found)
+        def accept(artefact: Artefact) -> None:
+            require_model(artefact, task, "the explainer in the store")
+            restore(explainer, artefact)
 
         self.store.get_or_make("fit", self.explainer_key(method), make, accept)
         explainer.config = method
         return explainer
 
     def diagnostics(self, method: Method) -> dict[str, Any]:
-        """What a fit found out about itself; nothing where the store has no fit any more."""
+        """Return the diagnostics of a fit; empty if the store has no such fit."""
         digest = self.explainer_key(method)
         if not self.store.has("fit", digest):
             return {}
         return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
 
     def explained(self, method: Method, split: str) -> CachedAttribution:
-        """The method's attributions of a split."""
+        """Return the method's attributions of a split."""
 
         def make() -> Artefact:
             batch = self.task().data[split]
-            if self.shard_size is not None:
-                digest = self.explain_digest(method, split)
-                return explain_in_shards(self.store, digest, batch, self.shard_size, lambda: self.explainer(method))
+            shards = self.shards(method, split)
+            if shards is not None:
+                return explain_in_shards(shards, batch, lambda: self.explainer(method))
             explainer = self.explainer(method)
             explainer.cost = Cost()
-            return explained_artefact(explainer, explainer(batch))
+            return attribution_artefact(explainer, explainer(batch))
 
-        kept = self.store.get_or_make("explain", self.explain_digest(method, split), make)
-        attribution = Attribution(kept.tensors["scores"], kept.tensors.get("by_layer"), tuple(kept.values["layers"]))
-        return CachedAttribution(attribution, Cost(**kept.values["cost"]), Cost(**kept.values["fit_cost"]))
+        artefact = self.store.get_or_make("explain", self.explain_digest(method, split), make)
+        scores, by_layer = artefact.tensors["scores"], artefact.tensors.get("by_layer")
+        attribution = Attribution(scores, by_layer, tuple(artefact.values["layers"]))
+        return CachedAttribution(attribution, Cost(**artefact.values["cost"]), Cost(**artefact.values["fit_cost"]))
 
 
 _LAST: list[Workspace] = []
+"""The workspace that this process unpickled last."""
 
 
-def _arrived(store: Store, task_config: TaskConfig, seed: int, shard_size: int | None) -> Workspace:
-    """A bench that came to this process; the last one to come if it is the same, so that its task is loaded once."""
+def _unpickle_workspace(store: Store, task_config: TaskConfig, seed: int, shard_size: int | None) -> Workspace:
+    """Return the last workspace again if it is equal, so that a worker loads its task once."""
     workspace = Workspace(store, task_config, seed, shard_size=shard_size)
     if not _LAST or _LAST[0] != workspace:
         _LAST[:] = [workspace]
     return _LAST[0]
 
 
-def _load(task: Task, artefact: Artefact) -> None:
+def _load_weights(task: Task, artefact: Artefact) -> None:
     try:
         task.model.load_state_dict(dict(artefact.tensors))
     except RuntimeError as error:
-        raise StoreError(f"what was trained does not fit {type(task.model).__name__}: {error}") from None
+        raise StoreError(f"the weights in the store do not fit {type(task.model).__name__}: {error}") from None
 
 
 def explainer_artefact(explainer: Explainer) -> Artefact:
-    """What an explainer learned, with the fingerprint of the model it learned it from."""
+    """Return the artefact of a fitted explainer, with the fingerprint of its model."""
     values = {
         "fingerprint": explainer.task.fingerprint(),
         "diagnostics": explainer.diagnostics,
@@ -235,22 +280,22 @@ def explainer_artefact(explainer: Explainer) -> Artefact:
     return Artefact(explainer.state_dict(), values)
 
 
-def require_model(artefact: Artefact, task: Task, what: str) -> None:
-    """An explainer says nothing of a model that it was not fitted to."""
+def require_model(artefact: Artefact, task: Task, where: str) -> None:
+    """Raise a StoreError if an explainer was fitted to another model."""
     fitted, here = artefact.values.get("fingerprint", "unknown"), task.fingerprint()
     if fitted != here:
         raise StoreError(
-            f"{what} was fitted to model {fitted}; this task's model is {here}; "
+            f"{where} was fitted to model {fitted}; this task's model is {here}; "
             "load the explainer with the model it was fitted to, or fit it again"
         )
 
 
 def restore(explainer: Explainer, artefact: Artefact) -> None:
-    """Put what was learned back into a freshly built explainer of the same recipe."""
+    """Load the weights, diagnostics and cost of a fit into a new explainer of the same config."""
     try:
         explainer.load_state_dict(dict(artefact.tensors))
     except RuntimeError as error:
-        raise StoreError(f"what was learned does not fit {type(explainer).__name__}: {error}") from None
+        raise StoreError(f"the learned weights do not fit {type(explainer).__name__}: {error}") from None
     explainer.diagnostics = artefact.values["diagnostics"]
     explainer.fit_cost = Cost(**artefact.values["fit_cost"])
     explainer.eval()

@@ -10,8 +10,9 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from diffmask.core.store import values_checksum
 from diffmask.core.training import single_threaded
-from diffmask.results.records import Record, record_from, write_json
+from diffmask.results.records import Record, plain, record_from, write_json
 from diffmask.workspace.node import Node
 
 
@@ -55,9 +56,11 @@ class Job:
     def outcome(self) -> NodeOutcome | None:
         """The outcome, if the node is done and what it made is still there."""
         try:
-            kept = json.loads(self.outcome_file.read_text())
-            found = NodeOutcome(tuple(map(record_from, kept["records"])), kept["seconds"], tuple(kept["warned"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            saved = json.loads(self.outcome_file.read_text())
+            if saved.pop("checksum") != values_checksum(saved):
+                return None
+            found = NodeOutcome(tuple(map(record_from, saved["records"])), saved["seconds"], tuple(saved["warned"]))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return found if self.node.is_done() else None
 
@@ -78,7 +81,8 @@ def run_job(job: Job) -> NodeOutcome | NodeFailure:
             return NodeFailure(f"{type(error).__name__}: {said[0]}")
         told = tuple(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in warned))
     outcome = NodeOutcome(records, seconds, told)
-    write_json(job.outcome_file, asdict(outcome))
+    saved = plain(asdict(outcome))
+    write_json(job.outcome_file, {**saved, "checksum": values_checksum(saved)})
     return outcome
 
 
