@@ -19,7 +19,7 @@ from diffmask.core.task import Task
 from diffmask.errors import FitWarning
 from diffmask.methods.amortised.amortised import Amortised
 from diffmask.methods.baselines import Random
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.nested import NestedDiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.amortised_report import FaithfulnessScores, score_faithfulness
@@ -96,9 +96,9 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--budget", default=None, help="of the amortised fit: '5min' or '3000 texts'")
     parser.add_argument("--teachers", nargs="*", default=[], help="methods to imitate as well")
-    parser.add_argument("--margins", type=float, nargs="*", default=[], help="margins of a DiffMask to fit as well")
-    parser.add_argument("--steps", type=int, default=300, help="steps of that DiffMask")
-    parser.add_argument("--breaks", type=float, default=0.0, help="weight of its second term")
+    parser.add_argument("--margins", type=float, nargs="*", default=[], help="margins of a NestedDiffMask")
+    parser.add_argument("--steps", type=int, default=300, help="steps of that NestedDiffMask")
+    parser.add_argument("--comprehensiveness-weight", type=float, default=0.0, help="weight of its second term")
     given = parser.parse_args()
     warnings.simplefilter("ignore", FitWarning)
 
@@ -112,7 +112,12 @@ def main() -> None:
     for teacher in given.teachers:
         rows.append(measure(Amortised(teacher=teacher, budget=given.budget), task, texts, seeds)[0])
     if given.margins:
-        several = DiffMask(margins=tuple(given.margins), steps=given.steps, baseline="mask", breaks=given.breaks)
+        several = NestedDiffMask(
+            margins=tuple(given.margins),
+            steps=given.steps,
+            baseline="mask",
+            comprehensiveness_weight=given.comprehensiveness_weight,
+        )
         row, explainer = measure(several, task, texts, seeds)
         rows.append(row)
         print({name: {key: found[key] for key in ("hard_divergence", "nested_share", "open_share")}

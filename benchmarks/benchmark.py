@@ -20,7 +20,7 @@ METHODS = [
     "input-x-gradient",
     {"name": "integrated-gradients", "n_steps": 50, "baseline": "mask", "signed": True},
     "leave-one-out",
-    "diffmask",
+    "surrogate-mask",
 ]
 METRICS = ["comprehensiveness", {"name": "comprehensiveness", "mode": "delete"}]
 PROTOTYPE = {

@@ -13,7 +13,7 @@ from cooper.optim.torch_optimizers.nupi_optimizer import nuPI
 from diffmask.core.capabilities import HasGroundTruth, require
 from diffmask.core.task import Task
 from diffmask.experiments.experiment import Experiment
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.gated import DiffMask
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 from diffmask.metrics.ground_truth import kl_rows, normalise
 from diffmask.tasks.toy import ToyTaskConfig
@@ -63,7 +63,7 @@ class FixedMargin(Multiplier):
     """Ours with the margin asked for from the first step on."""
 
     def __post_init__(self) -> None:
-        self.controller = replace(self.controller, settle=1e-9)
+        self.controller = replace(self.controller, anneal_fraction=1e-9)
         super().__post_init__()
 
 
@@ -87,7 +87,7 @@ RULES: dict[str, type[Multiplier]] = {
 
 def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, float]:
     """KL to the truth and divergence under hard masks, at the hidden state."""
-    with patch("diffmask.methods.diffmask.diffmask.Multiplier", rule), warnings.catch_warnings():
+    with patch("diffmask.methods.diffmask.gated.Multiplier", rule), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         explainer = METHOD.fit(loaded, seed)
     batch = loaded.data["test"]

@@ -25,7 +25,7 @@ from diffmask.datasets.sentiment import read_trees
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.attention import Attention
 from diffmask.methods.bottleneck import Bottleneck
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.noise.method import NoiseTolerance
 from diffmask.metrics.ranks import rank_correlation
@@ -47,7 +47,7 @@ def figures_of(records: Sequence[Record], method: Method, metric: str) -> dict[s
     return {site: mean(values) for site, values in found.items()}
 
 
-def masked_line(records: Sequence[Record], method: DiffMask, published: str, share: float) -> Line:
+def masked_line(records: Sequence[Record], method: SurrogateMask, published: str, share: float) -> Line:
     """Share masked, F1 and divergence under hard masks on five classes.
 
     Inputs are seen from the last state. Hidden states are masked at one state or another: means over the states, as
@@ -67,7 +67,7 @@ def masked_line(records: Sequence[Record], method: DiffMask, published: str, sha
     return f"sst5, {method.mask}", published, shown, wanted, reached
 
 
-def two_class_line(records: Sequence[Record], method: DiffMask) -> Line:
+def two_class_line(records: Sequence[Record], method: SurrogateMask) -> Line:
     """The row of the prototype."""
     kept, caused, agreed = (
         figures_of(records, method, metric)["output"] for metric in ("kept", "divergence", "agreement")
@@ -125,7 +125,7 @@ def draw_means(kept: Mapping[str, Sequence[float]], title: str, file: Path) -> N
 
 
 def draw_sentence(workspace: Workspace, methods: Sequence[Method], file: Path) -> None:
-    """One sentence, word by word: DiffMask's layers, and beside them the other methods."""
+    """One sentence, word by word: SurrogateMask's layers, and beside them the other methods."""
     from matplotlib.figure import Figure
 
     task: Any = workspace.task()
@@ -144,7 +144,7 @@ def draw_sentence(workspace: Workspace, methods: Sequence[Method], file: Path) -
     for axis, explanation, method in zip(axes, ours, methods, strict=False):
         axis.imshow(explanation.by_layer.T, aspect="auto", cmap="Oranges", vmin=0, vmax=1)
         axis.set_xticks(range(len(explanation.layers)), ["E", *map(str, range(1, len(explanation.layers)))])
-        axis.set_title(f"DiffMask, {method.to_dict()['mask']}", fontsize=10)
+        axis.set_title(f"SurrogateMask, {method.to_dict()['mask']}", fontsize=10)
     shares = torch.stack([column / column.max().clamp(min=1e-12) for column in columns.values()], dim=1)
     axes[-1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, vmax=1)
     axes[-1].set_xticks(range(len(columns)), list(columns), rotation=30, ha="right")
@@ -156,18 +156,18 @@ def draw_sentence(workspace: Workspace, methods: Sequence[Method], file: Path) -
 
 @dataclass(frozen=True)
 class Study:
-    """One run: its numbers, its task, and DiffMask on inputs and on hidden states."""
+    """One run: its numbers, its task, and SurrogateMask on inputs and on hidden states."""
 
     records: list[Record]
     workspace: Workspace
-    inputs: DiffMask
-    states: DiffMask
+    inputs: SurrogateMask
+    states: SurrogateMask
 
     @staticmethod
     def read(run: Path) -> "Study":
         """From the folder of the run."""
         experiment = Experiment.from_dict(json.loads((run / "manifest.json").read_text())["experiment"])
-        masks = {method.mask: method for method in experiment.methods if isinstance(method, DiffMask)}
+        masks = {method.mask: method for method in experiment.methods if isinstance(method, SurrogateMask)}
         workspace = Workspace(Store(run / "store"), experiment.tasks[0], experiment.seeds[0])
         return Study(read_jsonl(run / "records.jsonl"), workspace, masks["inputs"], masks["states"])
 

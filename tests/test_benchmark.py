@@ -17,7 +17,8 @@ from diffmask.benchmarking.result_builder import agreement_table, describe_metri
 from diffmask.core.store import Store
 from diffmask.errors import ConfigError, InputError
 from diffmask.experiments.experiment import MeasureNode
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.gated import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.metrics.faithfulness import Comprehensiveness
 from diffmask.metrics.sanity_checks import RandomisedModel
 from diffmask.metrics.shortcuts import PlantedShortcut
@@ -31,7 +32,7 @@ from support.tiny_models import tiny_model, word_pieces
 torch.set_num_threads(1)
 METHODS = [
     "gradient",
-    {"name": "diffmask", "by": "gates", "mask": "states", "steps": 3, "batch_size": 32},
+    {"name": "diffmask", "mask": "states", "steps": 3, "batch_size": 32},
     "leave-one-out",
 ]
 
@@ -218,11 +219,11 @@ def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch:
     # A clock that only fits move: two seconds, and one for each step.
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 2.0 + work().config.steps)
     with rehearsal(task, "test", 0) as small:
-        assert fit_seconds(DiffMask(by="gates", mask="states", steps=1000, batch_size=16), small) == 1002.0
+        assert fit_seconds(DiffMask(mask="states", steps=1000, batch_size=16), small) == 1002.0
 
 
 def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
-    diffmask = DiffMask(mask="states", batch_size=16)
+    diffmask = SurrogateMask(mask="states", batch_size=16)
     plan = BenchmarkConfig.of(
         ["integrated-gradients", "gradient", "leave-one-out", diffmask], None, texts=40, budget=200
     )
@@ -232,7 +233,7 @@ def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
     with rehearsal(some, "test", 0) as small:
         spent = {method.name: ModelCalls.of(small.explained(method, "test")).a_text(40) for method in found.methods}
     assert 196 < spent["integrated-gradients"] <= 200
-    assert 180 < spent["diffmask"] <= 202
+    assert 180 < spent["surrogate-mask"] <= 202
     assert spent["gradient"] == 3
 
 
@@ -275,7 +276,7 @@ def text_task() -> TextClassification:
 
 @pytest.fixture(scope="module")
 def text_board(text_task: TextClassification) -> BenchmarkResult:
-    methods = ["gradient", {"name": "diffmask", "steps": 2, "batch_size": 8}]
+    methods = ["gradient", {"name": "surrogate-mask", "steps": 2, "batch_size": 8}]
     return dm.benchmark(text_task, methods, texts=31, say=silent)
 
 
@@ -287,9 +288,9 @@ def test_texts_have_words_gaps_and_a_score_a_word(text_board: BenchmarkResult) -
     assert read.startswith("The film is ") and read.endswith(" it!")
     assert "enjoyable" in {word for found in text_board.texts for word in found.words}
     assert {name: len(scores) for name, scores in text.scores.items()} == dict.fromkeys(
-        ["random", "gradient", "diffmask"], len(text.words)
+        ["random", "gradient", "surrogate-mask"], len(text.words)
     )
-    assert len(text.by_layer["diffmask"]) == len(text.layers["diffmask"])
+    assert len(text.by_layer["surrogate-mask"]) == len(text.layers["surrogate-mask"])
     assert text.gold in ("LABEL_0", "LABEL_1", "LABEL_2") and text.prediction.startswith("LABEL_")
     assert 1 / 3 <= text.probability <= 1
 

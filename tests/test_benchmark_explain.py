@@ -8,7 +8,7 @@ import pytest
 import explain
 from diffmask.core.batch import Batch
 from diffmask.datasets.tables import DataSet, Example
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
 
@@ -21,7 +21,7 @@ def test_captum_explains_as_many_sentences_as_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=[("good film", 1), ("bad plot", 0)] * 4)
-    explainer = DiffMask(steps=2, batch_size=4).fit(task)
+    explainer = SurrogateMask(steps=2, batch_size=4).fit(task)
     given: list[Batch] = []
     data = DataSet(train=[], valid=[], test=[Example(text) for text in TEXTS], names=("bad", "good"))
     measured = {"seconds": 2.0, "megabytes": 100.0}

@@ -19,7 +19,8 @@ import sys
 import torch
 torch.set_num_threads(1)
 import diffmask as dm
-methods = ["gradient", "leave-one-out", "integrated-gradients", {"name": "diffmask", "mask": "states", "steps": 20}]
+masks = {"name": "surrogate-mask", "mask": "states", "steps": 20}
+methods = ["gradient", "leave-one-out", "integrated-gradients", masks]
 task = dm.ToyTaskConfig(rows=600, epochs=2)
 dm.benchmark(task, methods, texts=60, seeds=(0, 1), out=sys.argv[1])
 """

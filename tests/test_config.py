@@ -11,7 +11,7 @@ import yaml
 from diffmask import registry
 from diffmask.core.config import Config, parse
 from diffmask.errors import ConfigError
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.gated import DiffMask, GateSchedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Sample(Config):
 
 
 def test_a_recipe_survives_yaml() -> None:
-    recipe = DiffMask(mask="states", margin=0.05, sites=("a", "b"), reach=(1.0, 2.0))
+    recipe = DiffMask(mask="states", margin=0.05, sites=("a", "b"), schedule=GateSchedule(logit_range=(1.0, 2.0)))
     node = yaml.safe_load(yaml.safe_dump(recipe.to_dict()))
     assert parse("method", node, "here") == recipe
 
@@ -36,7 +36,7 @@ def test_a_recipe_cannot_be_changed() -> None:
 
 
 def test_the_digest_is_the_same_in_another_process() -> None:
-    code = "from diffmask.methods.diffmask.diffmask import DiffMask; print(DiffMask(margin=0.2).digest)"
+    code = "from diffmask.methods.diffmask.gated import DiffMask; print(DiffMask(margin=0.2).digest)"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert DiffMask(margin=0.2).digest == there
 

@@ -6,7 +6,7 @@ import pytest
 
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 
-RULE = PIController(margin=0.1, integral=0.1, proportional=1.0, memory=0.5, settle=0.5)
+RULE = PIController(margin=0.1, integral=0.1, proportional=1.0, memory=0.5, anneal_fraction=0.5)
 
 
 def settled(critical: float = 1.0) -> Multiplier:
@@ -43,7 +43,7 @@ def test_it_never_exceeds_its_bound_and_says_that_it_is_there() -> None:
     multiplier = settled()
     for _ in range(1000):
         multiplier.update(divergence=1.0, progress=1.0)
-    assert multiplier.value == pytest.approx(RULE.largest)
+    assert multiplier.value == pytest.approx(RULE.max_multiplier)
     assert multiplier.at_bound
 
 

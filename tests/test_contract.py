@@ -34,6 +34,8 @@ FAST: dict[str, dict[str, Any]] = {
     "captum:IntegratedGradients": {"n_steps": 6},
     "captum:LayerIntegratedGradients": {"n_steps": 6},
     "diffmask": {"steps": 3, "batch_size": 16},
+    "nested-diffmask": {"steps": 3, "batch_size": 16},
+    "surrogate-mask": {"steps": 3, "batch_size": 16},
     "diffmask-per-input": {"steps": 4},
     "diffmask-reinforce": {"steps": 4, "samples": 2},
     "subset-search": {"budget": 30, "beam": 2},

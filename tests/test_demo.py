@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from diffmask.benchmarking.demo import METHOD, TASK, Demo, compare, held_out_sentences, run_demo
 from diffmask.cli import app
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 def test_the_answer_counts_what_was_erased_and_what_survived() -> None:
     texts = ["the film is good", "not a very bad movie , but dull", "i loved it"]
     task = TextClassification(tiny_model("bert"), word_pieces(), train=texts * 4, test=texts)
-    method = DiffMask(steps=2, batch_size=4, settle_rows=4)
+    method = SurrogateMask(steps=2, batch_size=4, calibration_rows=4)
     explainer = method.fit(task)
     explanations = explainer(texts)
     checks = [explanation.hard_mask() for explanation in explanations]
@@ -68,6 +68,6 @@ def test_the_packaged_encoder_is_trained_explained_and_compared(tmp_path: Path) 
         "gradient",
         "input-x-gradient",
         "leave-one-out",
-        "diffmask",
+        "surrogate-mask",
     }
     assert (tmp_path / "board.json").is_file()

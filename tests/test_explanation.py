@@ -12,7 +12,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import print_heatmap
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 TEXT = "the plot is highly enjoyable, but xyzzy <b>acting</b>!"
 ROWS = [("the film is good", 1), ("a very dull mess , but it was fun !", 2), ("enjoyable", 0)]
-FIT = DiffMask(steps=30, batch_size=8, margin=0.3, sites_per_step=4)
+FIT = SurrogateMask(steps=30, batch_size=8, margin=0.3, sites_per_step=4)
 
 
 @pytest.fixture(scope="module")

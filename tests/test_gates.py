@@ -18,7 +18,7 @@ def draws() -> torch.Tensor:
 
 def test_open_probability_is_the_share_of_samples_above_zero(draws: torch.Tensor) -> None:
     share = (draws > 0).float().mean(dim=0)
-    torch.testing.assert_close(HardConcrete(LOGITS).open(), share, atol=4e-3, rtol=0)
+    torch.testing.assert_close(HardConcrete(LOGITS).open_probability(), share, atol=4e-3, rtol=0)
 
 
 def test_mean_is_the_mean_of_samples(draws: torch.Tensor) -> None:
@@ -44,12 +44,12 @@ def test_log_open_is_the_reference_closed_form() -> None:
 
 
 def test_a_gate_at_the_published_start_is_open_with_probability_0_9951() -> None:
-    assert HardConcrete(torch.tensor(5.0)).open().item() == pytest.approx(0.9951, abs=5e-5)
+    assert HardConcrete(torch.tensor(5.0)).open_probability().item() == pytest.approx(0.9951, abs=5e-5)
 
 
 def test_open_probability_and_the_mass_at_zero_add_up_to_one() -> None:
     gate = HardConcrete(LOGITS)
-    torch.testing.assert_close(gate.open() + gate.cdf(torch.zeros_like(LOGITS)), torch.ones_like(LOGITS))
+    torch.testing.assert_close(gate.open_probability() + gate.cdf(torch.zeros_like(LOGITS)), torch.ones_like(LOGITS))
 
 
 def test_samples_stay_within_zero_and_one_and_are_shut_exactly(draws: torch.Tensor) -> None:
@@ -77,14 +77,16 @@ def test_the_same_generator_gives_the_same_gates() -> None:
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
 def test_the_gates_of_a_given_probability_are_open_with_it(temperature: float) -> None:
     wanted = torch.tensor([0.001, 0.3, 0.5, 0.97])
-    gates = HardConcrete.opening(wanted.log(), temperature)
-    torch.testing.assert_close(gates.open(), wanted)
+    gates = HardConcrete.from_log_open(wanted.log(), temperature)
+    torch.testing.assert_close(gates.open_probability(), wanted)
 
 
 def test_gates_kept_alive_are_drawn_within_bounds_and_pass_a_gradient() -> None:
     logits = torch.tensor([-20.0, 0.0, 20.0], requires_grad=True)
-    gates = HardConcrete(logits, 0.2).alive(0.05)
-    torch.testing.assert_close(gates.open(), torch.tensor([0.05, HardConcrete(logits, 0.2).open()[1].item(), 0.95]))
+    gates = HardConcrete(logits, 0.2).clamp_probability(0.05)
+    torch.testing.assert_close(
+        gates.open_probability(), torch.tensor([0.05, HardConcrete(logits, 0.2).open_probability()[1].item(), 0.95])
+    )
     gates.sample(torch.Generator().manual_seed(0))
     gates.log_open().sum().backward()
     assert logits.grad is not None

@@ -30,14 +30,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny_model("bert").save_pretrained(home / "clf")
     word_pieces().save_pretrained(home / "clf")
     task = TextClassification(home / "clf", train=ROWS, encoding=READING)
-    dm.DiffMask(steps=5, batch_size=4).fit(task).save_pretrained(home / "explainer")
+    dm.SurrogateMask(steps=5, batch_size=4).fit(task).save_pretrained(home / "explainer")
     return home
 
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> torch.Tensor:
     task = TextClassification(folder / "clf", train=ROWS, encoding=READING)
-    return dm.DiffMask(steps=5, batch_size=4).fit(task)("the film is enjoyable").scores
+    return dm.SurrogateMask(steps=5, batch_size=4).fit(task)("the film is enjoyable").scores
 
 
 def scores(explainer: Explainer) -> torch.Tensor:
@@ -71,7 +71,7 @@ def test_the_folder_holds_the_explainer_alone_as_safetensors_and_json(folder: Pa
     assert sorted(file.name for file in (folder / "explainer").iterdir()) == ["artefact.json", "tensors.safetensors"]
     note = json.loads((folder / "explainer" / "artefact.json").read_text())
     assert note["values"]["model"] == "../clf"
-    assert note["values"]["method"]["name"] == "diffmask"
+    assert note["values"]["method"]["name"] == "surrogate-mask"
 
 
 def test_another_model_is_refused(folder: Path) -> None:

@@ -21,8 +21,8 @@ def folder(tmp_path: Path) -> Path:
         {**base, "metric": "js_to_truth", "mean": 0.27, "interval": [0.25, 0.29]},
         {**base, "metric": "quality", "method": "model", "mean": 0.999, "interval": [0.99, 1.0], "cost": {}},
     ]
-    example = {"task": "toy", "title": HOSTILE, "words": [HOSTILE, "b"],
-               "bars": [{"method": "diffmask", "site": "hidden", "scores": [0.75, 0.25]}]}  # fmt: skip
+    bar = {"method": "diffmask", "site": "hidden", "per_site": True, "scores": [0.75, 0.25]}
+    example = {"task": "toy", "title": HOSTILE, "words": [HOSTILE, "b"], "bars": [bar]}
     site = {"open_share": 0.5, "multiplier_at_bound": False, "problems": {"leaking baseline": "it carries the answer"}}
     files = {
         "summary": summary,

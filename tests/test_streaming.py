@@ -15,7 +15,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.datasets.tables import Columns
 from diffmask.errors import ExtraError, InputError
 from diffmask.methods.baselines import Random
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
 from diffmask.workspace.sharding import explain_table
 from support.tiny_models import tiny_model, word_pieces
@@ -28,7 +28,7 @@ TEXTS = ["the film is good", "", "a very dull mess, but it was fun!", "enjoyable
 @pytest.fixture(scope="module")
 def explainer() -> Explainer:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=[("good film", 1), ("bad plot", 0)] * 4)
-    return DiffMask(steps=3, batch_size=4).fit(task)
+    return SurrogateMask(steps=3, batch_size=4).fit(task)
 
 
 @pytest.fixture

@@ -70,12 +70,18 @@ _TASKS = (
     ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
 )
 _METHODS = (
-    ("diffmask", "methods.diffmask.diffmask:DiffMask", "masks learned once, one pass a text (De Cao 2020)"),
+    ("diffmask", "methods.diffmask.gated:DiffMask", "masks by hard concrete gates, one pass per text (De Cao 2020)"),
+    ("surrogate-mask", "methods.diffmask.surrogate:SurrogateMask", "masks by an additive surrogate, one pass per text"),
+    (
+        "nested-diffmask",
+        "methods.diffmask.nested:NestedDiffMask",
+        "nested masks for several margins, and a ranking",
+    ),
     ("amortised", "methods.amortised.amortised:Amortised", "signed scores learned once, one pass a text (FastSHAP)"),
     (
         "diffmask-per-input",
         "methods.diffmask.per_input:PerInputDiffMask",
-        "masks searched for one text at a time (De Cao 2020)",
+        "masks optimised for each text (De Cao 2020)",
     ),
     (
         "diffmask-reinforce",

@@ -46,6 +46,8 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ("diffmask-per-input", {"steps": 5}, 1 + 2 + 5 + 1, 5, 9 * BATCH),
     ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
     ("diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
+    ("surrogate-mask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
+    ("nested-diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     # Two clean passes of phi, one trace, and a step each of 4 samples.
     ("noise-tolerance", {"max_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
     (

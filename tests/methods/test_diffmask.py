@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from diffmask.core.config import parse
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.errors import ConfigError, FitWarning, SiteError, TaskError
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.base import MaskExplainer
-from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.diffmask.gated import GatedMaskExplainer
+from diffmask.methods.diffmask.gated import DiffMask, GatedMaskExplainer, GateSchedule
+from diffmask.methods.diffmask.nested import NestedDiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.metrics.ground_truth import js_rows, kl_rows, normalise, score_range
 from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
@@ -63,7 +65,7 @@ def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explain
     batch = counter.data["test"]
     clean = ForwardTrace.of(counter, batch)
     for site in explainer.sites:
-        hard = explainer.hard(clean, site)
+        hard = explainer.hard_mask(clean, site)
         masked = counter.predict(batch, explainer.edits(site, hard, batch.maskable))
         assert divergence(clean.answer, masked).mean() <= 0.05
 
@@ -94,7 +96,7 @@ def test_a_bad_fit_is_named(counter: CountingTask, change: dict[str, object], na
 @pytest.mark.parametrize("mask", ["inputs", "states"])
 @pytest.mark.parametrize("sparsity", ["l0", "log"])
 def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sparsity: str) -> None:
-    method = DiffMask(by="gates", mask=mask, sparsity=sparsity, steps=3, batch_size=32)  # type: ignore[arg-type]
+    method = DiffMask(mask=mask, sparsity=sparsity, steps=3, batch_size=32)  # type: ignore[arg-type]
     batch = toy_task.data["test"][:20]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
@@ -104,7 +106,7 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sp
 
 
 def built(task: CountingTask, **choices: object) -> GatedMaskExplainer:
-    explainer = DiffMask(by="gates", **choices).build(task, seed=0)  # type: ignore[arg-type]
+    explainer = DiffMask(**choices).build(task, seed=0)  # type: ignore[arg-type]
     assert isinstance(explainer, GatedMaskExplainer)
     # Votes that differ from token to token, as after a fit.
     for probe in explainer.probes.children():
@@ -116,17 +118,17 @@ def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: Count
     explainer = built(toy_task, mask="inputs")
     batch = toy_task.data["test"][:5]
     clean = ForwardTrace.of(toy_task, batch)
-    first, second = (explainer.votes(clean, site).open() for site in explainer.sites)
+    first, second = (explainer.votes(clean, site).open_probability() for site in explainer.sites)
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
     torch.testing.assert_close(by_layer[:, 0], (first * batch.maskable)[:, :10])
     torch.testing.assert_close(by_layer[:, 1], (first * second * batch.maskable)[:, :10])
-    assert (explainer.place("embedding"), explainer.place("hidden")) == ("embedding", "embedding")
+    assert (explainer.masked_site("embedding"), explainer.masked_site("hidden")) == ("embedding", "embedding")
 
 
 def test_states_are_masked_each_at_its_own_site(toy_task: CountingTask) -> None:
     explainer = built(toy_task, mask="states")
-    assert (explainer.place("embedding"), explainer.place("hidden")) == ("embedding", "hidden")
+    assert (explainer.masked_site("embedding"), explainer.masked_site("hidden")) == ("embedding", "hidden")
     assert explainer.baseline("hidden").shape == (2,)
 
 
@@ -140,10 +142,10 @@ def test_a_shut_gate_is_the_baseline_and_an_open_one_the_state(toy_task: Countin
 
 
 @pytest.mark.parametrize(
-    ("reads", "mask", "width"), [("auto", "inputs", 66), ("auto", "states", 2), ("both", "states", 66)]
+    ("probe_inputs", "mask", "width"), [("auto", "inputs", 66), ("auto", "states", 2), ("both", "states", 66)]
 )
-def test_a_probe_reads_what_it_is_told(toy_task: CountingTask, reads: str, mask: str, width: int) -> None:
-    explainer = built(toy_task, mask=mask, reads=reads)
+def test_a_probe_reads_what_it_is_told(toy_task: CountingTask, probe_inputs: str, mask: str, width: int) -> None:
+    explainer = built(toy_task, mask=mask, probe_inputs=probe_inputs)
     assert explainer.probes[1].hidden.in_features == width  # type: ignore[union-attr]
 
 
@@ -162,16 +164,27 @@ def test_an_unknown_site_is_refused_before_any_work(toy_task: CountingTask) -> N
 
 
 def test_impossible_choices_are_refused_at_the_door() -> None:
-    with pytest.raises(ConfigError, match="margin and own must not be negative"):
+    with pytest.raises(ConfigError, match=r"a margin must be a number of nats, 0 or more; found -1\.0"):
         DiffMask(margin=-1.0)
-    with pytest.raises(ConfigError, match="settle_rows=0 asks for by='gates'"):
-        DiffMask(settle_rows=0)
+    with pytest.raises(ConfigError, match="found nan"):
+        DiffMask(margin=float("nan"))
+    with pytest.raises(ConfigError, match="batch_size must be at least 1, found 0"):
+        DiffMask(batch_size=0)
+    with pytest.raises(ConfigError, match="min_keep_probability in"):
+        GateSchedule(min_keep_probability=0.5)
+    with pytest.raises(ConfigError, match=r"schedule\.temperatur: Unexpected keyword argument"):
+        parse("method", {"name": "diffmask", "schedule": {"temperatur": [1.0, 0.5]}}, "here")
+    with pytest.raises(ConfigError, match="calibration_rows must be at least 1, found 0"):
+        SurrogateMask(calibration_rows=0)
+    for margins in ((), (0.1, 0.1), (0.1, -1.0)):
+        with pytest.raises(ConfigError, match="margin"):
+            NestedDiffMask(margins=margins)
 
 
 def test_the_fit_counts_what_it_takes(toy_task: CountingTask) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        explainer = DiffMask(by="gates", mask="states", steps=4, sites_per_step=2, batch_size=32).fit(toy_task)
+        explainer = DiffMask(mask="states", steps=4, sites_per_step=2, batch_size=32).fit(toy_task)
     # Four clean passes and two masked ones each, which alone go backward; diagnostics come on top.
     assert explainer.fit_cost.backwards == 8
     assert explainer.fit_cost.forwards >= 12

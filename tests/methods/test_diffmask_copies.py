@@ -8,10 +8,9 @@ import torch
 from diffmask.core.distributions import divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.training import generator
-from diffmask.methods.diffmask.diffmask import DiffMask
 from diffmask.methods.diffmask.linear_probe import LinearProbe
-from diffmask.methods.diffmask.surrogate import SurrogateMaskExplainer
-from diffmask.methods.diffmask.surrogate_fit import draw_needed
+from diffmask.methods.diffmask.surrogate import SurrogateMask, SurrogateMaskExplainer
+from diffmask.methods.diffmask.surrogate_training import draw_on_policy_masks
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.toy import CountingTask
@@ -24,14 +23,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 @pytest.fixture(scope="module")
 def explainer() -> SurrogateMaskExplainer:
-    found = DiffMask(margin=0.1, steps=100, batch_size=32).fit(WordsTask(), seed=0)
+    found = SurrogateMask(margin=0.1, steps=100, batch_size=32).fit(WordsTask(), seed=0)
     assert isinstance(found, SurrogateMaskExplainer)
     return found
 
 
 def test_hard_masks_of_other_rows_hold_the_margin_and_mask_much(explainer: SurrogateMaskExplainer) -> None:
     clean = ForwardTrace.of(explainer.task, explainer.task.data["test"])
-    hard = explainer.hard(clean, "embedding")
+    hard = explainer.hard_mask(clean, "embedding")
     masked = explainer.task.predict(clean.rows, explainer.edits("embedding", hard, clean.rows.maskable))
     assert divergence(clean.answer, masked).mean() <= 0.12
     assert hard[clean.rows.maskable].mean() < 0.8
@@ -62,24 +61,24 @@ def test_what_is_kept_scores_higher_and_either_half_by_what_the_decision_loses(
 
 def test_what_a_layer_drops_is_dropped_for_good() -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=["the film is good", "a dull mess"] * 4)
-    by_layer = DiffMask(steps=3, batch_size=4, settle_rows=4).fit(task)(task.data["train"]).by_layer
+    by_layer = SurrogateMask(steps=3, batch_size=4, calibration_rows=4).fit(task)(task.data["train"]).by_layer
     assert by_layer is not None
     assert (by_layer[:, 1:] <= by_layer[:, :-1]).all()
 
 
 def test_states_are_masked_each_at_its_own_site(toy_task: CountingTask) -> None:
-    explainer = DiffMask(mask="states", margin=0.05, steps=60, settle_rows=128).fit(toy_task, seed=0)
+    explainer = SurrogateMask(mask="states", margin=0.05, steps=60, calibration_rows=128).fit(toy_task, seed=0)
     assert isinstance(explainer, SurrogateMaskExplainer)
     clean = ForwardTrace.of(toy_task, toy_task.data["test"])
     for site in explainer.sites:
-        hard = explainer.hard(clean, site)
+        hard = explainer.hard_mask(clean, site)
         edits = explainer.edits(site, hard, clean.rows.maskable)
         assert tuple(edits) == (site,)
         assert divergence(clean.answer, toy_task.predict(clean.rows, edits)).mean() <= 0.07
 
 
 def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask) -> None:
-    method = DiffMask(steps=2, batch_size=16, settle_rows=16)
+    method = SurrogateMask(steps=2, batch_size=16, calibration_rows=16)
     batch = toy_task.data["test"][:20]
     first, second, other = (method.fit(toy_task, seed)(batch).scores for seed in (1, 1, 2))
     assert torch.equal(first, second) and not torch.equal(first, other)
@@ -91,9 +90,9 @@ def test_a_learned_baseline_disturbs_the_answer_less_than_the_one_it_starts_from
     half = (torch.arange(clean.rows.tokens.shape[1]) % 2).to(clean.states["embedding"]).expand(clean.rows.tokens.shape)
     caused = []
     for learn in (False, True):
-        found = DiffMask(steps=40, settle_rows=16, baseline="zero", learn_baseline=learn).fit(task, seed=0)
+        found = SurrogateMask(steps=40, calibration_rows=16, baseline="zero", learn_baseline=learn).fit(task, seed=0)
         assert isinstance(found, SurrogateMaskExplainer)
-        caused.append(found.caused(clean, "embedding", half).mean())
+        caused.append(found.masking_divergence(clean, "embedding", half).mean())
     assert caused[1] < 0.9 * caused[0]
 
 
@@ -101,7 +100,7 @@ def test_a_baseline_is_learned_in_units_of_the_states_it_stands_for() -> None:
     small = Sum()
     small.embedding.weight.data.mul_(0.01)
     small.weights.data.div_(0.01)
-    method = DiffMask(steps=10, settle_rows=16, baseline="mean", learn_baseline=True)
+    method = SurrogateMask(steps=10, calibration_rows=16, baseline="mean", learn_baseline=True)
     large, found = (
         cast(SurrogateMaskExplainer, method.fit(WordsTask(model=model), seed=0)) for model in (Sum(), small)
     )
@@ -112,19 +111,19 @@ def test_a_margin_is_held_on_average_and_no_more_is_asked_once_it_is_not(explain
     passes = list(iter_traces(explainer.task, explainer.task.data["test"], 100))
     nothing = [torch.zeros_like(clean.rows.maskable) for clean in passes]
     caused = torch.cat(
-        [explainer.caused(clean, "embedding", mask) for clean, mask in zip(passes, nothing, strict=True)]
+        [explainer.masking_divergence(clean, "embedding", mask) for clean, mask in zip(passes, nothing, strict=True)]
     )
-    assert explainer.holds(passes, "embedding", nothing, caused.mean().item() + 1e-6)
-    assert not explainer.holds(passes, "embedding", nothing, caused.mean().item() - 1e-4)
+    assert explainer.satisfies_margin(passes, "embedding", nothing, caused.mean().item() + 1e-6)
+    assert not explainer.satisfies_margin(passes, "embedding", nothing, caused.mean().item() - 1e-4)
     masks = iter(nothing)
-    assert len(passes) > 2 and not explainer.holds(passes, "embedding", masks, 0.0)
+    assert len(passes) > 2 and not explainer.satisfies_margin(passes, "embedding", masks, 0.0)
     assert len(list(masks)) == len(passes) - 1
 
 
 def test_own_masks_keep_what_is_needed_most_at_every_share() -> None:
     needed = torch.tensor([[1e-3, 10.0, 1e-6, 5.0, 1e3]]).repeat(400, 1)
     maskable = torch.tensor([[True, True, True, True, False]]).repeat(400, 1)
-    kept = draw_needed(needed, maskable, 4, generator(0, "own"))
+    kept = draw_on_policy_masks(needed, maskable, 4, generator(0, "own"))
     assert kept.shape == (400, 4, 5) and not kept[..., 4].any()
     # Needs so far apart are never exchanged; those of 5 and 10 nats are now and then.
     assert (kept[..., 2] <= kept[..., 0]).all() and (kept[..., 0] <= kept[..., 1]).all()
@@ -134,16 +133,18 @@ def test_own_masks_keep_what_is_needed_most_at_every_share() -> None:
     assert (sizes[:, 0] > sizes[:, 3]).all()
 
 
-@pytest.mark.parametrize(("reads", "guesses"), [("state", True), ("both", True), ("auto", False), ("all", False)])
+@pytest.mark.parametrize(
+    ("probe_inputs", "guesses"), [("state", True), ("both", True), ("auto", False), ("all", False)]
+)
 def test_a_site_that_reads_the_last_states_does_not_guess_the_answer(
-    reads: Literal["state", "both", "auto", "all"], guesses: bool
+    probe_inputs: Literal["state", "both", "auto", "all"], guesses: bool
 ) -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=["the film is good", "a dull mess"] * 4)
-    method = DiffMask(mask="states", reads=reads, steps=3, batch_size=4, settle_rows=4)
+    method = SurrogateMask(mask="states", probe_inputs=probe_inputs, steps=3, batch_size=4, calibration_rows=4)
     found, clean = method.fit(task), ForwardTrace.of(task, task.data["train"])
     assert isinstance(found, SurrogateMaskExplainer)
-    assert (task.sites[-1] in found.layered.student("embedding").sites) is not guesses
-    first = found.needs(clean, "embedding")
-    for leaning in found.leanings.children():
+    assert (task.sites[-1] in found.attributor.network("embedding").sites) is not guesses
+    first = found.elimination_cost(clean, "embedding")
+    for leaning in found.linear_probes.children():
         cast(LinearProbe, leaning).bias[0] += 0.5
-    assert torch.equal(found.needs(clean, "embedding"), first) is not guesses
+    assert torch.equal(found.elimination_cost(clean, "embedding"), first) is not guesses

@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from diffmask.core.batch import ranking
-from diffmask.core.distributions import divergence
-from diffmask.methods.diffmask.calibration import opened
-from diffmask.methods.diffmask.diffmask import DiffMask
-from diffmask.methods.diffmask.nested import NestedMaskExplainer
+from diffmask.core.explainer import ForwardTrace
+from diffmask.methods.diffmask.nested import NestedDiffMask, NestedMaskExplainer
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.linear import VALUES
 from support.small_words import WordsTask
@@ -15,9 +13,7 @@ from support.small_words import WordsTask
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 MARGINS = (0.6, 0.02, 0.1)
-METHOD = DiffMask(
-    margins=MARGINS, steps=60, batch_size=16, baseline="mask", learning_rate=3e-3, temperature=(0.2, 0.2), explore=0.0
-)
+METHOD = NestedDiffMask(margins=MARGINS, steps=60, batch_size=16, baseline="mask", learning_rate=3e-3, temperature=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +26,17 @@ def explainer() -> NestedMaskExplainer:
 def test_what_a_loose_margin_keeps_a_tight_one_keeps(explainer: NestedMaskExplainer) -> None:
     found = explainer(explainer.task.data["test"]).by_layer
     assert found is not None
-    assert explainer.names == ("margin 0.02", "margin 0.1", "margin 0.6")
+    assert explainer.sites == ("margin 0.02", "margin 0.1", "margin 0.6")
     assert (found[:, 1:] <= found[:, :-1]).all()
     assert all(entry["nested_share"] == 1 for entry in explainer.diagnostics.values())
 
 
 def test_every_margin_is_held_by_hard_masks_on_other_texts(explainer: NestedMaskExplainer) -> None:
-    parts = opened(explainer, explainer.task.data["test"])
-    for index, margin in enumerate(explainer.margins):
-        caused = torch.cat([divergence(part.answer, part.masked(index)) for part in parts])
+    trace = ForwardTrace.of(explainer.task, explainer.task.data["test"])
+    for margin, site in zip(explainer.margins, explainer.sites, strict=True):
+        caused = explainer.masking_divergence(trace, site, explainer.hard_mask(trace, site))
         assert caused.mean() <= 1.1 * margin
-        assert explainer.diagnostics[explainer.names[index]]["hard_divergence"] <= 1.1 * margin
+        assert explainer.diagnostics[site]["hard_divergence"] <= 1.1 * margin
 
 
 def test_looser_margins_keep_less(explainer: NestedMaskExplainer) -> None:
@@ -70,7 +66,9 @@ def test_margins_are_saved_and_loaded(explainer: NestedMaskExplainer, tmp_path) 
 def test_the_second_term_costs_a_pass_a_step() -> None:
     task = WordsTask()
     plain, breaking = (
-        DiffMask(margins=(0.1, 0.5), steps=10, batch_size=16, baseline="mask", breaks=weight).fit(task)
+        NestedDiffMask(
+            margins=(0.1, 0.5), steps=10, batch_size=16, baseline="mask", comprehensiveness_weight=weight
+        ).fit(task)
         for weight in (0.0, 0.5)
     )
     assert breaking.fit_cost.backwards == plain.fit_cost.backwards + 10

@@ -5,7 +5,13 @@ import torch
 
 from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController, RowMultipliers
-from diffmask.methods.diffmask.per_input import FreeGates, FreeGatesExplainer, PerInputDiffMask, PerInputReinforce, Run
+from diffmask.methods.diffmask.per_input import (
+    MaskedRows,
+    PerInputDiffMask,
+    PerInputMaskExplainer,
+    PerInputMaskMethod,
+    PerInputReinforce,
+)
 from support.linear import LinearTask, batch_of
 from support.lookup import LookupTask
 
@@ -14,7 +20,7 @@ by_label = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.
 
 
 @by_label
-def test_the_token_that_decides_is_kept_and_the_others_are_not(method: FreeGates) -> None:
+def test_the_token_that_decides_is_kept_and_the_others_are_not(method: PerInputMaskMethod) -> None:
     # Token 3 adds 4 to the logit, token 1 adds 1 and token 2 takes 2; padding adds nothing.
     task = LinearTask([[3, 1, 2, 1], [1, 3]])
     scores = method.fit(task)(task.data["test"]).scores
@@ -24,13 +30,13 @@ def test_the_token_that_decides_is_kept_and_the_others_are_not(method: FreeGates
 
 
 @by_label
-def test_a_text_whose_tokens_say_nothing_is_masked_as_a_whole(method: FreeGates) -> None:
+def test_a_text_whose_tokens_say_nothing_is_masked_as_a_whole(method: PerInputMaskMethod) -> None:
     task = LinearTask([[0, 0, 0]])
     assert (method.fit(task)(batch_of([[0, 0, 0]])).scores < 0.1).all()
 
 
 @by_label
-def test_a_text_that_needs_every_token_keeps_every_token(method: FreeGates) -> None:
+def test_a_text_that_needs_every_token_keeps_every_token(method: PerInputMaskMethod) -> None:
     task = LinearTask([[3, 3]])
     tight = type(method)(baseline="zero", steps=100, margin=0.001)
     assert (tight.fit(task)(task.data["test"]).scores > 0.5).all()
@@ -40,18 +46,18 @@ def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> Non
     task = LookupTask(2, {frozenset([0, 1]): 2.0, frozenset([0]): 1.0, frozenset([1]): -1.0}, default=0.5)
     method = PerInputReinforce(baseline="zero", samples=500, memory=0.0)
     explainer = method.fit(task)
-    assert isinstance(explainer, FreeGatesExplainer)
+    assert isinstance(explainer, PerInputMaskExplainer)
     answer, states = task.trace(task.data["test"])
-    run = Run(task, task.data["test"], answer, "embedding", states["embedding"], explainer.baseline)
+    rows = MaskedRows(task, task.data["test"], answer, "embedding", states["embedding"], explainer.baseline)
     logits = torch.tensor([[0.3, -0.4]], requires_grad=True)
-    estimate, _ = explainer.price(run, logits, 0)
+    estimate, _ = explainer.sampled_divergence(rows, logits, 0)
     (found,) = torch.autograd.grad(estimate.sum(), logits)
 
     keep = torch.sigmoid(logits)[0]
     expected = torch.zeros(())
     for gate in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
         chance = torch.stack([k if z else 1 - k for z, k in zip(gate, keep, strict=True)]).prod()
-        expected = expected + chance * run.divergence(torch.tensor([gate]))[0]
+        expected = expected + chance * rows.divergence(torch.tensor([gate]))[0]
     (exact,) = torch.autograd.grad(expected, logits)
     torch.testing.assert_close(found, exact, atol=0.03, rtol=0.1)
 
@@ -70,12 +76,12 @@ def test_rows_have_the_multiplier_they_would_have_alone() -> None:
 
 def test_masks_beyond_the_margin_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     task = LinearTask([[3, 3], [3, 1]])
-    PerInputDiffMask(baseline="zero", steps=1, start=-5.0).fit(task)(task.data["test"])
-    assert "change the answer by more than the margin" in caplog.text
+    PerInputDiffMask(baseline="zero", steps=1, initial_logit=-5.0).fit(task)(task.data["test"])
+    assert "change the prediction by more than the margin" in caplog.text
 
 
 def test_choices_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="diffmask-per-input: margin must not be negative"):
         PerInputDiffMask(margin=-1.0)
-    with pytest.raises(ConfigError, match="samples are at least 1"):
+    with pytest.raises(ConfigError, match="samples must be at least 1"):
         PerInputReinforce(samples=0)

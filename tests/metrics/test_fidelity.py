@@ -9,7 +9,7 @@ from sklearn.metrics import f1_score
 from diffmask.core.distributions import divergence
 from diffmask.errors import FitWarning
 from diffmask.methods.diffmask.base import MaskExplainer
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.metrics.fidelity import macro_f1, under_masks
 from support.transformer import TransformerTask
 
@@ -28,7 +28,7 @@ def test_rows_without_a_label_do_not_count() -> None:
 def test_each_row_is_measured_under_its_own_hard_mask() -> None:
     task = TransformerTask()
     with pytest.warns(FitWarning):
-        explainer = cast(MaskExplainer, DiffMask(steps=2, margin=0.2).fit(task))
+        explainer = cast(MaskExplainer, SurrogateMask(steps=2, margin=0.2).fit(task))
     batch = task.data["test"][:5].trim()
     table = under_masks(explainer, batch)["block 1"]
     answer = task.predict(batch)

@@ -104,7 +104,7 @@ def grid(file: Path, seeds: int) -> Path:
         "seeds": list(range(seeds)),
         "tasks": [{"name": "toy", "rows": 1000, "epochs": 2}],
         "methods": [
-            {"name": "diffmask", "mask": "states", "steps": 20, "batch_size": 64},
+            {"name": "surrogate-mask", "mask": "states", "steps": 20, "batch_size": 64},
             {"name": "integrated-gradients", "site": "hidden", "n_steps": 20},
         ],
         "metrics": ["divergence-to-truth", "fidelity"],

@@ -7,7 +7,7 @@ SMALL: dict[str, Any] = {
     "seeds": [0, 1],
     "tasks": [{"name": "toy", "rows": 200, "epochs": 1}],
     "methods": [
-        {"name": "diffmask", "mask": "states", "steps": 3, "batch_size": 32},
+        {"name": "surrogate-mask", "mask": "states", "steps": 3, "batch_size": 32},
         "exact-erasure",
         {"name": "integrated-gradients", "site": "hidden", "n_steps": 4},
         "random",

@@ -9,7 +9,9 @@ from torch.distributions import kl_divergence
 
 from diffmask.core.distributions import divergence
 from diffmask.errors import InputError, InputWarning, NumericsError
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.base import MaskKind, SiteMaskMethod
+from diffmask.methods.diffmask.gated import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from support.tiny_models import byte_pairs, tiny_model, word_pieces
@@ -225,17 +227,17 @@ def test_a_model_that_answers_nan_stops() -> None:
 
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 @pytest.mark.parametrize("mask", ["inputs", "states"])
-@pytest.mark.parametrize("by", ["copies", "gates"])
+@pytest.mark.parametrize("method", [DiffMask, SurrogateMask])
 @pytest.mark.parametrize("kind", ["bert", "albert", "xlnet", "llama"])
-def test_diffmask_fits_a_classifier(kind: str, by: str, mask: str) -> None:
+def test_masks_are_fitted_to_a_classifier(kind: str, method: type[SiteMaskMethod], mask: MaskKind) -> None:
     task = TextClassification(tiny_model(kind), word_pieces(), train=ROWS * 4)
-    explainer = DiffMask(by=by, mask=mask, steps=5, batch_size=4, sites_per_step=4).fit(task)  # type: ignore[arg-type]
+    explainer = method(mask=mask, steps=5, batch_size=4, sites_per_step=4).fit(task)
     found = explainer(task.data["train"])
     assert found.layers == task.sites
     assert (found.scores[~task.data["train"].maskable] == 0).all()
     assert (found.scores[task.data["train"].maskable] > 0).all()
     assert found.by_layer is not None
-    if mask == "states" or by == "gates":
+    if mask == "states" or method is DiffMask:
         one = found.by_layer[:, -1] if mask == "inputs" else found.by_layer.mean(dim=1)
         torch.testing.assert_close(found.scores, one)
     else:  # what is kept comes first

@@ -8,14 +8,14 @@ from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation, HardMask
-from diffmask.methods.diffmask.diffmask import DiffMask
+from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from diffmask.workspace.workspace import Workspace
 
 TASK = FineTunedClassificationConfig(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
 """One pass over a quarter of the reviews: 4 of 5 held-out ones are then classified right, with little certainty."""
-METHOD = DiffMask(mask="inputs", margin=0.05, steps=64)
+METHOD = SurrogateMask(mask="inputs", margin=0.05, steps=64)
 """Half the usual margin: where the classifier is not certain, a small change of its answer may be another answer."""
 SENTENCES = 10
 TEXTS = 50
@@ -27,7 +27,7 @@ class Demo:
     """What was trained, fitted and explained."""
 
     task: Task
-    method: DiffMask
+    method: SurrogateMask
     accuracy: float
     """Of the classifier on held-out reviews."""
     explanations: list[Explanation]
@@ -52,7 +52,7 @@ class Demo:
 def run_demo(
     folder: Path,
     recipe: FineTunedClassificationConfig = TASK,
-    method: DiffMask = METHOD,
+    method: SurrogateMask = METHOD,
     sentences: int = SENTENCES,
     seed: int = 0,
 ) -> Demo:
@@ -66,7 +66,7 @@ def run_demo(
 
 
 def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
-    """DiffMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
+    """SurrogateMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
     return benchmark(demo.task, ["gradient", "input-x-gradient", "leave-one-out", demo.method], texts=texts, out=folder)
 
 

@@ -26,7 +26,7 @@ def benchmark(
         list[str] | None,
         typer.Argument(
             metavar="[KEY=VALUE]...",
-            help="Of a method or a metric, such as diffmask.steps=500, comprehensiveness.mode=delete; "
+            help="Of a method or a metric, such as surrogate-mask.steps=500, comprehensiveness.mode=delete; "
             "or of the task, such as max_tokens=128, text_column=review.",
         ),
     ] = None,
@@ -37,11 +37,11 @@ def benchmark(
     verdict: which methods beat a random order, which differ, which cannot be told apart, and at what cost. Everything
     is kept in --out: kill it and run it again, and it goes on.
 
-    Example: diffmask benchmark --model clf/ --data reviews.csv --methods gradient,captum:Lime,diffmask --out run/
+    Example: diffmask benchmark --model clf/ --data reviews.csv --methods gradient,captum:Lime,surrogate-mask --out run/
 
     At an equal price: diffmask benchmark --model clf/ --data reviews.csv --budget 100 --out run/
 
-    With choices: diffmask benchmark --model clf/ --data reviews.csv --methods diffmask diffmask.steps=500
+    With choices: diffmask benchmark --model clf/ --data reviews.csv --methods surrogate-mask surrogate-mask.steps=500
     """
     from diffmask.benchmarking.benchmark import benchmark as run_benchmark
     from diffmask.benchmarking.config import sorted_choices

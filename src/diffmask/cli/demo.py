@@ -11,9 +11,9 @@ def demo(
         "runs/demo"
     ),
     rows: Annotated[int | None, typer.Option(help="Reviews to fine-tune on.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Batches of reviews that DiffMask learns from.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Batches of reviews that SurrogateMask learns from.")] = None,
 ) -> None:
-    """Fine-tune a packaged encoder on packaged reviews, fit DiffMask, explain ten held-out sentences, compare methods.
+    """Fine-tune a packaged encoder on packaged reviews, fit SurrogateMask, explain ten held-out sentences, benchmark.
 
     Opens with the answer: which words were needed, until which layer, and whether the predictions survive without the
     rest. Ends with a benchmark of five methods and its report. Kill it and run it again: it goes on where it was.

@@ -13,7 +13,7 @@ def fit(
     out: Annotated[Path, typer.Option(help="Folder for the explainer.")],
     method: Annotated[
         str, typer.Option(help="What to fit: 'diffmask', 'amortised', or any that `list` names.")
-    ] = "diffmask",
+    ] = "surrogate-mask",
     mask: Annotated[
         str | None, typer.Option(help="diffmask: 'inputs', which words are needed; 'states', which hidden states.")
     ] = None,

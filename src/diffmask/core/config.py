@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 from diffmask import registry
@@ -39,7 +39,9 @@ class Config:
         changed = {
             name: value for name, value in self.to_dict().items() if name in default and value != _plain(default[name])
         }
-        choices = ", ".join(_choice(name, value) for name, value in sorted(changed.items()))
+        choices = ", ".join(
+            text for name, value in sorted(changed.items()) for text in _choices(name, value, _plain(default[name]))
+        )
         return f"{self.name} ({choices})" if choices else self.name
 
     @classmethod
@@ -98,13 +100,18 @@ def digest_of(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_dict()
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return value
 
 
-def _choice(name: str, value: Any) -> str:
-    return name if value is True else f"{name}={value}"
+def _choices(name: str, value: Any, default: Any) -> list[str]:
+    """Return `name=value`; for a mapping with a default, one per entry that differs from it."""
+    if isinstance(value, dict) and isinstance(default, dict):
+        return [f"{name}.{key}={value[key]}" for key in sorted(value) if value[key] != default.get(key)]
+    return [name if value is True else f"{name}={value}"]
 
 
 def _explain(error: Any, where: str) -> str:

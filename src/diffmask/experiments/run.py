@@ -131,7 +131,9 @@ def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test
     for method in methods:
         attribution = workspace.explained(method, split).attribution
         for site, scores in scores_by_site(attribution, method, workspace):
-            bars.append({"method": method.label, "site": site, "scores": scores[row, : len(words)].tolist()})
+            per_site = attribution.by_layer is not None
+            values = scores[row, : len(words)].tolist()
+            bars.append({"method": method.label, "site": site, "per_site": per_site, "scores": values})
     return {
         "task": workspace.task_config.label,
         "title": text.title(batch[row : row + 1]),

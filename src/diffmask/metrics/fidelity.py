@@ -55,10 +55,10 @@ class Fidelity(Metric):
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
     """What becomes of each row's answer under the hard mask of each site."""
     clean = ForwardTrace.of(explainer.task, batch)
-    answer, masks = clean.answer, binarize(explainer.opened(clean, explainer.sites))
+    answer, masks = clean.answer, binarize(explainer.keep_probability(clean, explainer.sites))
     found = {}
     for site, hard in zip(explainer.sites, masks.unbind(dim=1), strict=True):
-        masked = explainer.under(clean, site, hard)
+        masked = explainer.predict_masked(clean, site, hard)
         found[site] = {
             "divergence": divergence(answer, masked),
             "agreement": agreement(answer, masked).float(),

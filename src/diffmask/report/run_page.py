@@ -61,7 +61,7 @@ class RunFiles:
         """Words of each example with the keep probabilities of its mask methods."""
         masks = []
         for example in self.examples:
-            bars = [bar for bar in example["bars"] if bar.get("is_mask", bar["method"].startswith("diffmask"))]
+            bars = [bar for bar in example["bars"] if bar["per_site"]]
             if bars:
                 masks.append((example["words"], bars))
         return masks

@@ -1,1 +1,1 @@
-"""DiffMask (De Cao et al. 2020) and its relatives: masks that keep the answer."""
+"""DiffMask (De Cao et al. 2020) and related methods: masks that erase tokens without changing the prediction."""

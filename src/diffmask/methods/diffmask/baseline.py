@@ -1,55 +1,80 @@
-"""What erased tokens are replaced by, learned: the vector that disturbs the model least where it stands for tokens."""
+"""Baselines: the states that replace erased ones, as a fit starts with them and as they are learned."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffmask.core.baselines import site_statistics
+from diffmask.core.baselines import SiteStatistics, mask_state, site_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
+from diffmask.core.task import Task
 from diffmask.core.training import progress_bar
-from diffmask.methods.diffmask.base import MaskExplainer
+from diffmask.methods.diffmask.base import MaskExplainer, SiteMaskMethod
 
 LEARNING_RATE = 0.1
-"""In deviations of a place's states: an embedding's may be a tenth of a later layer's."""
+"""In standard deviations of a site's states: those of an embedding may be a tenth of a later layer's."""
+
+
+def initial_baselines(
+    method: SiteMaskMethod, task: Task, sites: tuple[str, ...], statistics: Mapping[str, SiteStatistics]
+) -> dict[str, nn.Parameter]:
+    """Return the baseline of each site that is masked; a random one is drawn from torch's own generator."""
+    masked = sites if method.mask == "states" else task.sites[:1]
+    return {
+        site: nn.Parameter(_initial_baseline(method, task, site, statistics[site]), requires_grad=method.learn_baseline)
+        for site in masked
+    }
+
+
+def _initial_baseline(
+    method: SiteMaskMethod, task: Task, site: str, statistics: SiteStatistics
+) -> Float[Tensor, " width"]:
+    kind = method.baseline
+    if kind == "auto":
+        kind = "mask" if method.mask == "inputs" and task.mask_token is not None else "mean"
+    if kind == "mask":
+        return mask_state(task, site)
+    if kind == "zero":
+        return torch.zeros_like(statistics.mean)
+    return torch.randn_like(statistics.mean) if kind == "random" else statistics.mean.clone()
 
 
 def learn_baselines(
     explainer: MaskExplainer,
     batches: Iterator[Batch],
-    drawn: Callable[[], tuple[str, ...]],
+    draw_sites: Callable[[], tuple[str, ...]],
     source: torch.Generator,
     updates: int = 64,
     statistics_rows: int = 256,
 ) -> None:
-    """Least mean KL(original || masked) over masks that keep each token with probability u, u ~ U(0, 1) a row.
+    """Minimise the mean KL(original || masked) over masks that keep tokens with probability u, u ~ U(0, 1) per row.
 
-    Every step is one clean pass, and for each of the sites it draws a masked one; each place has so many updates.
+    Every step is one forward pass without masks and one per drawn site. Each baseline gets about `updates` updates.
     """
-    starts = {explainer.place(site): explainer.baseline(site).detach().clone() for site in explainer.sites}
-    known = site_statistics(explainer.task, starts, statistics_rows)
-    moved = {place: nn.Parameter(torch.zeros_like(start)) for place, start in starts.items()}
-    steps = -(-updates * len(moved) // len(drawn()))
-    optimizer = torch.optim.Adam(moved.values(), lr=LEARNING_RATE)
-    rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    starts = {explainer.masked_site(site): explainer.baseline(site).detach().clone() for site in explainer.sites}
+    statistics = site_statistics(explainer.task, starts, statistics_rows)
+    offsets = {site: nn.Parameter(torch.zeros_like(start)) for site, start in starts.items()}
+    steps = -(-updates * len(offsets) // len(draw_sites()))
+    optimizer = torch.optim.Adam(offsets.values(), lr=LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
 
     def learned(site: str) -> Float[Tensor, " width"]:
-        place = explainer.place(site)
-        return starts[place] + known[place].deviation * moved[place]
+        masked = explainer.masked_site(site)
+        return starts[masked] + statistics[masked].deviation * offsets[masked]
 
-    for _ in progress_bar(range(steps), "learn what erased tokens are replaced by"):
+    for _ in progress_bar(range(steps), "learn the baseline"):
         rows = next(batches)
         with torch.no_grad():
-            clean = ForwardTrace.of(explainer.task, rows)
+            trace = ForwardTrace.of(explainer.task, rows)
         optimizer.zero_grad()
-        for site in drawn():
+        for site in draw_sites():
             kept = torch.rand(rows.tokens.shape, generator=source) < torch.rand(len(rows), 1, generator=source)
-            divergence(clean.answer, explainer.under(clean, site, kept, learned(site))).mean().backward()
+            divergence(trace.answer, explainer.predict_masked(trace, site, kept, learned(site))).mean().backward()
         optimizer.step()
-        rates.step()
+        schedule.step()
     with torch.no_grad():
         for site in explainer.sites:
             explainer.baseline(site).copy_(learned(site))

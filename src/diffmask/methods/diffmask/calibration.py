@@ -1,112 +1,100 @@
-"""Where the thresholds of several margins must stand for held-out texts to hold them, and whether they do."""
+"""Calibration: set one threshold per site so that hard masks satisfy the margin on held-out rows.
 
-from collections.abc import Sequence
+Training satisfies the margin on average over sampled masks of training rows. Users read hard masks of other rows,
+whose divergence differs. Calibration keeps the learned order of the tokens and moves only the threshold.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import agreement, divergence
-from diffmask.core.hooks import erase_states
-from diffmask.methods.diffmask.lagrangian import Multiplier
-from diffmask.methods.diffmask.nested import NestedMaskExplainer
+from diffmask.core.explainer import ForwardTrace, iter_traces
+from diffmask.core.task import Task
+from diffmask.core.training import progress_bar
+from diffmask.methods.amortised.amortised import split_held_out
+from diffmask.methods.diffmask.base import MaskExplainer
+
+LEVELS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)
+"""Shares of tokens to try to erase, largest first: the divergence need not grow with the number of erased tokens."""
+SLACK = 0.8
+"""Share of the margin to calibrate to: the largest of several masks that satisfy it may do so by chance."""
+
+
+def held_out_rows(task: Task) -> Batch:
+    """Return the validation rows or, if there are none, the last half of the training rows."""
+    return split_held_out(task, len(task.data["train"]))[1]
+
+
+def calibration_split(task: Task) -> tuple[Batch, Batch]:
+    """Split the held-out rows: every other row for calibration, the rest for diagnostics."""
+    rows = held_out_rows(task)
+    return (rows[::2], rows[1::2]) if len(rows) > 1 else (rows, rows)
+
+
+@torch.no_grad()
+def calibrate(explainer: MaskExplainer, rows: Batch, margins: Mapping[str, float], slack: float = SLACK) -> None:
+    """Set the threshold of every site, first to last, as high as hard masks satisfy `slack` times its margin."""
+    traces = list(iter_traces(explainer.task, rows, 32))
+    kept = [trace.rows.maskable for trace in traces]
+    for site in progress_bar(explainer.sites, "calibrate thresholds"):
+        search = ThresholdSearch.at(explainer, site, traces, kept)
+        threshold = search.highest(slack * margins[site])
+        explainer.set_threshold(site, threshold)
+        if explainer.mask == "inputs":
+            kept = search.masks(threshold)
 
 
 @dataclass(frozen=True)
-class Opened:
-    """Some texts with their clean answers and every margin's gates."""
+class ThresholdSearch:
+    """Search for the highest threshold of one site whose hard masks satisfy a margin."""
 
-    explainer: NestedMaskExplainer
-    rows: Batch
-    answer: Distribution
-    logits: Float[Tensor, "row margin token"]
-    """What each gate's score is above its threshold."""
+    explainer: MaskExplainer
+    site: str
+    traces: Sequence[ForwardTrace]
+    kept: Sequence[Tensor]
+    """Tokens that the sites before have kept, per trace."""
+    scores: Sequence[Tensor]
+    """Scores to compare with the threshold, per trace."""
 
-    def kept(self, margin: int, shift: float = 0.0) -> Bool[Tensor, "row token"]:
-        """The hard mask at a margin, were its threshold moved."""
-        return (self.logits[:, margin] > shift) & self.rows.maskable
+    @staticmethod
+    def at(
+        explainer: MaskExplainer, site: str, traces: Sequence[ForwardTrace], kept: Sequence[Tensor]
+    ) -> "ThresholdSearch":
+        """Score the tokens of all traces at a site."""
+        scores = [explainer.threshold_scores(trace, site) for trace in traces]
+        return ThresholdSearch(explainer, site, traces, kept, scores)
 
-    def masked(self, margin: int, shift: float = 0.0) -> Distribution:
-        """The answer under it."""
-        erased = self.rows.maskable & ~self.kept(margin, shift)
-        site = self.explainer.task.sites[0]
-        return self.explainer.task.predict(self.rows, {site: erase_states(erased, self.explainer.baseline)})
+    def masks(self, threshold: float) -> list[Tensor]:
+        """Return the hard masks at a threshold, one per trace."""
+        return [kept & (scores > threshold) for kept, scores in zip(self.kept, self.scores, strict=True)]
 
+    def highest(self, margin: float, halvings: int = 2, standard_errors: float = 0.0) -> float:
+        """Return the threshold of the first of `LEVELS` that satisfies the margin, refined by bisection; or -inf.
 
-@torch.no_grad()
-def opened(explainer: NestedMaskExplainer, rows: Batch, size: int = 64) -> list[Opened]:
-    """Texts in order of length, some at a time."""
-    order = rows.present.sum(dim=1).argsort(stable=True)
-    found = []
-    for some in order.split(size):
-        batch = rows[some].trim()
-        answer, states = explainer.task.trace(batch)
-        found.append(Opened(explainer, batch, answer, explainer.heights(answer, states, batch)))
-    return found
+        Levels are quantiles of the scores.
+        """
+        pooled = torch.cat(
+            [scores[trace.rows.maskable] for scores, trace in zip(self.scores, self.traces, strict=True)]
+        )
+        pooled = pooled[pooled.isfinite()]
 
+        def satisfied(level: float) -> bool:
+            masks = self.masks(pooled.quantile(level).item())
+            return self.explainer.satisfies_margin(self.traces, self.site, masks, margin, standard_errors)
 
-@torch.no_grad()
-def calibrate(explainer: NestedMaskExplainer, rows: Batch, halvings: int = 7) -> None:
-    """Move each margin's threshold as high as hard masks hold it, and no higher than a looser one's.
-
-    Held is a margin that the mean divergence keeps to by twice its standard error: few texts make most of a small mean.
-    """
-    parts = opened(explainer, rows)
-    highest = torch.inf
-    for index in reversed(range(len(explainer.margins))):
-        found = _highest(parts, index, explainer.margins[index], halvings)
-        highest = min(highest, found)
-        explainer.thresholds.shift[index] += highest
-
-
-def _highest(parts: Sequence[Opened], margin: int, allowed: float, halvings: int) -> float:
-    """The largest shift, by bisection, with a mean divergence safely within what is allowed."""
-    heights = torch.cat([part.logits[:, margin][part.rows.maskable] for part in parts])
-    low, high = heights.min().item() - 1e-3, heights.max().item()
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        caused = _divergences(parts, margin, middle)
-        error = caused.std(correction=0) / len(caused) ** 0.5
-        low, high = (middle, high) if caused.mean() + 2 * error <= allowed else (low, middle)
-    return low
-
-
-def _divergences(parts: Sequence[Opened], margin: int, shift: float = 0.0) -> Float[Tensor, " row"]:
-    return torch.cat([divergence(part.answer, part.masked(margin, shift)) for part in parts])
-
-
-@torch.no_grad()
-def diagnose(explainer: NestedMaskExplainer, rows: Batch, multipliers: Sequence[Multiplier]) -> dict[str, Any]:
-    """Each margin's hard masks on held-out texts, as plain values."""
-    parts = opened(explainer, rows)
-    found = {}
-    for index, name in enumerate(explainer.names):
-        margin, caused = explainer.margins[index], _divergences(parts, index).mean().item()
-        same = torch.cat([agreement(part.answer, part.masked(index)) for part in parts])
-        kept = torch.cat([part.kept(index)[part.rows.maskable] for part in parts]).float()
-        tighter = torch.cat([part.kept(max(index - 1, 0))[part.rows.maskable] for part in parts]).float()
-        found[name] = {
-            "margin": margin,
-            "hard_divergence": caused,
-            "hard_agreement": same.float().mean().item(),
-            "open_share": kept.mean().item(),
-            "nested_share": (kept <= tighter).float().mean().item(),
-            "multiplier": multipliers[index].value,
-            "problems": _problems(margin, caused, kept.mean().item()),
-        }
-    return found
-
-
-def _problems(margin: float, caused: float, kept: float) -> dict[str, str]:
-    found = {}
-    if caused > 1.05 * margin:
-        found["margin"] = f"masks change the answer by {caused:.3g} nats, the margin is {margin:g}"
-    if kept > 0.97:
-        found["all open"] = "no token is masked: raise the margin, or the number of steps"
-    if kept < 0.01:
-        found["all closed"] = "every token is masked"
-    return found
+        if not len(pooled):
+            return -torch.inf
+        failed = 1.0
+        for level in LEVELS:
+            if satisfied(level):
+                break
+            failed = level
+        else:
+            level = 0.0
+        for _ in range(halvings):
+            middle = (level + failed) / 2
+            level, failed = (middle, failed) if satisfied(middle) else (level, middle)
+        return pooled.quantile(level).item() if level else -torch.inf

@@ -1,4 +1,4 @@
-"""What a fit says about itself: does its explanation deserve belief, and if not, why not?"""
+"""Diagnostics of a fit: measure hard masks on held-out rows and name the problems of a bad fit."""
 
 import logging
 import warnings
@@ -24,42 +24,45 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SiteDiagnosis:
-    """One site's mask on held-out rows; divergences in nats, shares of 1."""
+    """One site's mask on held-out rows; divergences in nats, shares in [0, 1]."""
 
     margin: float
     expected_divergence: float
-    """With every gate at its mean."""
+    """Divergence with every gate at its mean."""
     expected_agreement: float
     hard_divergence: float
-    """With every gate open or shut: the claim a reader is given."""
+    """Divergence with hard masks, which users read."""
     hard_agreement: float
     open_share: float
-    """Mean P(z > 0) over maskable tokens."""
+    """Mean keep probability over maskable tokens."""
     open_spread: float
-    """Standard deviation of P(z > 0) over maskable tokens: 0 is a mask that does not look."""
+    """Standard deviation of the keep probability over maskable tokens; 0 for a mask that ignores the input."""
+    nested_share: float
+    """Share of tokens erased by the site before that are also erased here; 1 for input masks and nested margins."""
     multiplier: float | None
-    """Of the constraint, where the fit had one."""
+    """Multiplier of the constraint, if the fit had one."""
     multiplier_at_bound: bool
     multiplier_swing: float
     """Standard deviation of the multiplier's logarithm over the last third of the fit."""
     baseline_distance: float
-    """How far the baseline lies from the mean state, in standard deviations of the states."""
+    """Distance of the baseline from the mean state, in standard deviations of the states."""
     baseline_information: float
-    """KL(answer to the baseline alone || average answer) over that of real rows: 1 is as telling as a real row."""
+    """KL(prediction for the baseline alone || average prediction), divided by that of real rows."""
     swapped_divergence: float
-    """Hard masks with the mean state as baseline: large if the baseline, not what is kept, makes the answer."""
+    """Divergence of hard masks with the mean state as baseline; large if the baseline carries the prediction."""
 
     @property
     def problems(self) -> dict[str, str]:
-        """What is wrong, by name."""
-        return {name: text for name, wrong, text in _judge(self) if wrong}
+        """Problems of the fit, by name."""
+        return {name: text for name, wrong, text in _checks(self) if wrong}
 
 
-def _judge(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
-    """Every problem looked for: its name, whether it is there, and what to tell a person."""
+def _checks(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
+    """Yield every check: its name, whether it fails, and the message."""
     broken = site.hard_divergence > 1.05 * site.margin + 1e-9
     leak = 4 * max(site.margin, site.hard_divergence) + 0.1
-    yield "margin", broken, f"masks change the answer by {site.hard_divergence:.3g} nats, the margin is {site.margin:g}"
+    text = f"masks change the prediction by {site.hard_divergence:.3g} nats, the margin is {site.margin:g}"
+    yield "margin", broken, text
     yield "margin of zero", site.margin == 0, "only the unmasked input satisfies it: raise the margin"
     yield "unreachable", site.multiplier_at_bound, "the multiplier is at its bound: the margin cannot be met"
     yield "all closed", site.open_share < 0.01, "every token is masked"
@@ -68,32 +71,27 @@ def _judge(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
     yield (
         "leaking baseline",
         site.swapped_divergence > leak,
-        f"the same masks change the answer by {site.swapped_divergence:.3g} nats when erased states become the mean: "
-        "the baseline itself carries the answer",
+        f"the same masks change the prediction by {site.swapped_divergence:.3g} nats when erased states become the "
+        "mean: the baseline itself carries the prediction",
     )
     yield (
-        "telling baseline",
+        "informative baseline",
         site.baseline_information > 1.2,
-        f"nothing but the baseline is {site.baseline_information:.1f} times as telling as a real row",
+        f"the baseline alone is {site.baseline_information:.1f} times as informative as a real row",
     )
 
 
 @torch.no_grad()
 def diagnose(
     explainer: MaskExplainer,
-    margin: float,
+    held_out: Batch,
+    margins: Mapping[str, float],
     multipliers: Mapping[str, Multiplier] | None = None,
-    held_out: Batch | None = None,
-    rows: int = 192,
 ) -> dict[str, Any]:
-    """Every site's diagnosis, as plain values, on some held-out rows: these, or validation rows."""
-    task = explainer.task
-    some = (
-        held_out if held_out is not None and len(held_out) else task.data["valid" if "valid" in task.data else "train"]
-    )
-    passes = list(iter_traces(task, some.spread(rows), 32))
-    seen = _Seen(explainer, passes, [explainer.opened(clean, explainer.sites) for clean in passes])
-    found = {site: _diagnose_site(seen, site, margin, (multipliers or {}).get(site)) for site in explainer.sites}
+    """Return the diagnosis of every site on held-out rows, as plain values."""
+    traces = list(iter_traces(explainer.task, held_out, 32))
+    rows = _HeldOutRows(explainer, traces, [explainer.keep_probability(trace, explainer.sites) for trace in traces])
+    found = {site: _diagnose_site(rows, site, margins[site], (multipliers or {}).get(site)) for site in explainer.sites}
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
         for site in plain:
@@ -104,87 +102,100 @@ def diagnose(
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """Held-out rows as the model and its masks see them, those of like length together."""
+class _HeldOutRows:
+    """Held-out rows with their traces and keep probabilities."""
 
     explainer: MaskExplainer
-    passes: list[ForwardTrace]
-    opened: list[Tensor]
-    """P(token kept) of each pass: row, site, token."""
+    traces: list[ForwardTrace]
+    keep: list[Tensor]
+    """Keep probabilities [row, site, token], one tensor per trace."""
     information: dict[str, float] = field(default_factory=dict)
-    """By place, of its baseline alone; inputs are masked at one place, whatever the site."""
+    """Cache by masked site: inputs are masked at one site, whichever the probe's is."""
 
     @cached_property
     def answer(self) -> Distribution:
-        """To all rows, nothing erased."""
-        return concatenate(*(clean.answer for clean in self.passes))
+        """Prediction for all rows, nothing erased."""
+        return concatenate(*(trace.answer for trace in self.traces))
 
-    def under(
+    def keep_at(self, site: str) -> list[Tensor]:
+        """Return the keep probabilities of a site, one tensor per trace."""
+        index = self.explainer.sites.index(site)
+        return [keep[:, index] for keep in self.keep]
+
+    def maskable(self, values: Iterable[Tensor]) -> Float[Tensor, " token"]:
+        """Join the values of all maskable tokens."""
+        return torch.cat([value[trace.rows.maskable] for value, trace in zip(values, self.traces, strict=True)])
+
+    def predict_masked(
         self, site: str, gates: Iterable[Tensor], baseline: Float[Tensor, " width"] | None = None
     ) -> Distribution:
-        """The answer to all rows under masks seen from `site`, one for each pass."""
-        masked = zip(self.passes, gates, strict=True)
-        return concatenate(*(self.explainer.under(clean, site, gate, baseline) for clean, gate in masked))
+        """Return the prediction for all rows under masks of `site`, one per trace."""
+        pairs = zip(self.traces, gates, strict=True)
+        return concatenate(*(self.explainer.predict_masked(trace, site, gate, baseline) for trace, gate in pairs))
 
     def states(self, site: str) -> Float[Tensor, "token width"]:
-        """Those of every real token where the mask seen from `site` is applied."""
-        place = self.explainer.place(site)
-        return torch.cat([clean.states[place][clean.rows.present] for clean in self.passes])
+        """Return the states of every real token where the mask of `site` is applied."""
+        masked = self.explainer.masked_site(site)
+        return torch.cat([trace.states[masked][trace.rows.present] for trace in self.traces])
 
     def divergence(self, changed: Distribution) -> float:
-        """Mean KL(original || changed)."""
+        """Return the mean KL(original || changed)."""
         return divergence(self.answer, changed).mean().item()
 
     def agreement(self, changed: Distribution) -> float:
-        """Share of rows whose decision is the same."""
+        """Return the share of rows with the same decision."""
         return agreement(self.answer, changed).float().mean().item()
 
+    def nested_share(self, site: str) -> float:
+        """Return the share of tokens erased by the site before that are also erased at `site`."""
+        sites = self.explainer.sites
+        kept = binarize(self.maskable(self.keep_at(site)))
+        before = binarize(self.maskable(self.keep_at(sites[max(sites.index(site) - 1, 0)])))
+        erased = before == 0
+        return (kept[erased] == 0).float().mean().item() if erased.any() else 1.0
 
-def _diagnose_site(seen: _Seen, site: str, margin: float, multiplier: Multiplier | None) -> SiteDiagnosis:
-    explainer, states = seen.explainer, seen.states(site)
-    opened = [part[:, explainer.sites.index(site)] for part in seen.opened]
-    kept = torch.cat([part[clean.rows.maskable] for part, clean in zip(opened, seen.passes, strict=True)])
-    hard = [binarize(part) for part in opened]
-    under_expected = seen.under(site, (explainer.expected(clean, site) for clean in seen.passes))
-    under_hard = seen.under(site, hard)
+
+def _diagnose_site(rows: _HeldOutRows, site: str, margin: float, multiplier: Multiplier | None) -> SiteDiagnosis:
+    explainer, states = rows.explainer, rows.states(site)
+    keep = rows.maskable(rows.keep_at(site))
+    hard = [binarize(part) for part in rows.keep_at(site)]
+    under_expected = rows.predict_masked(site, (explainer.expected_mask(trace, site) for trace in rows.traces))
+    under_hard = rows.predict_masked(site, hard)
     return SiteDiagnosis(
         margin=margin,
-        expected_divergence=seen.divergence(under_expected),
-        expected_agreement=seen.agreement(under_expected),
-        hard_divergence=seen.divergence(under_hard),
-        hard_agreement=seen.agreement(under_hard),
-        open_share=kept.mean().item(),
-        open_spread=kept.std(correction=0).item(),
+        expected_divergence=rows.divergence(under_expected),
+        expected_agreement=rows.agreement(under_expected),
+        hard_divergence=rows.divergence(under_hard),
+        hard_agreement=rows.agreement(under_hard),
+        open_share=keep.mean().item(),
+        open_spread=keep.std(correction=0).item(),
+        nested_share=rows.nested_share(site),
         multiplier=multiplier.value if multiplier else None,
         multiplier_at_bound=multiplier.at_bound if multiplier else False,
         multiplier_swing=multiplier.swing if multiplier else 0.0,
         baseline_distance=_distance(explainer.baseline(site), states),
-        baseline_information=_baseline_information(seen, site),
-        swapped_divergence=seen.divergence(seen.under(site, hard, states.mean(dim=0))),
+        baseline_information=_baseline_information(rows, site),
+        swapped_divergence=rows.divergence(rows.predict_masked(site, hard, states.mean(dim=0))),
     )
 
 
 def _distance(baseline: Float[Tensor, " width"], states: Float[Tensor, "token width"]) -> float:
-    """From the mean state, in deviations."""
-    away = (baseline - states.mean(dim=0)).square().mean()
-    return (away / states.var(dim=0, correction=0).mean().clamp(min=1e-12)).sqrt().item()
+    """Return the distance from the mean state, in standard deviations."""
+    squared = (baseline - states.mean(dim=0)).square().mean()
+    return (squared / states.var(dim=0, correction=0).mean().clamp(min=1e-12)).sqrt().item()
 
 
-def _baseline_information(seen: _Seen, site: str) -> float:
-    place = seen.explainer.place(site)
-    if place not in seen.information:
-        seen.information[place] = _information(seen, site)
-    return seen.information[place]
-
-
-def _information(seen: _Seen, site: str) -> float:
-    empty = seen.under(site, (torch.zeros(clean.rows.tokens.shape) for clean in seen.passes))
-    usual = divergence(seen.answer, average(seen.answer)).mean().item()
-    return divergence(empty, average(seen.answer)).mean().item() / max(usual, 1e-9)
+def _baseline_information(rows: _HeldOutRows, site: str) -> float:
+    masked = rows.explainer.masked_site(site)
+    if masked not in rows.information:
+        empty = rows.predict_masked(site, (torch.zeros(trace.rows.tokens.shape) for trace in rows.traces))
+        usual = divergence(rows.answer, average(rows.answer)).mean().item()
+        rows.information[masked] = divergence(empty, average(rows.answer)).mean().item() / max(usual, 1e-9)
+    return rows.information[masked]
 
 
 def report(diagnostics: Mapping[str, Any], label: str) -> None:
-    """Log every site in a line; warn of each problem."""
+    """Log one line per site; warn of each problem."""
     for site, found in diagnostics.items():
         logger.info(
             "%s at %s: %.0f %% open, divergence %.4f (margin %g), agreement %.3f",

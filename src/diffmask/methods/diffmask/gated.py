@@ -1,70 +1,324 @@
-"""Masks from votes: a probe for every site says whether a token's gate opens. De Cao et al. 2020."""
+"""DiffMask as published: hard concrete gates, one probe per site, a Lagrangian. De Cao et al. 2020.
 
-from typing import Literal, cast
+The fit minimises the expected share of open gates subject to KL(original || masked) <= margin. Gradients pass through
+samples of the gates and through the frozen model. Afterwards one shift per site is calibrated on held-out rows.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from diffmask.core.baselines import site_statistics
+from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.task import Task
-from diffmask.methods.diffmask.base import MaskExplainer
+from diffmask.core.training import cosine_decay, generator, infinite_minibatches, progress_bar, seeded
+from diffmask.errors import ConfigError
+from diffmask.methods.diffmask.base import (
+    LENGTH_POOL,
+    MAX_SHIFT,
+    STATISTICS_ROWS,
+    MaskExplainer,
+    MaskKind,
+    SiteMaskMethod,
+)
+from diffmask.methods.diffmask.baseline import initial_baselines
+from diffmask.methods.diffmask.calibration import calibrate, calibration_split, held_out_rows
+from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
+from diffmask.methods.diffmask.lagrangian import Multiplier, PIController, critical_multiplier
 from diffmask.methods.diffmask.probe import Probe
+
+DIAGNOSIS_ROWS = 192
+"""Largest number of held-out rows that the diagnostics of a fit use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSchedule:
+    """How gates, probes and multipliers start and change during a fit of `DiffMask`."""
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    probe_init_scale: float = 0.7
+    """Standard deviation of a probe's hidden units before their nonlinearity, at the start.
+
+    Use about 3 for states of few dimensions, as in the toy task. Large values overfit when the state has hundreds."""
+    initial_keep_probability: float = 0.5
+    """Probability that a token is kept in the mask of the last site before training."""
+    min_keep_probability: float = 0.03
+    """Bound of the probability with which training samples a token kept, and erased; 0: no bound."""
+    temperature: tuple[float, float] = (1.0, 0.5)
+    """Temperature of the gates at the start and after annealing.
+
+    At 1 a half-open gate is uniform on (0, 1), so that its gradient is that of a path from erased to kept, as in
+    integrated gradients. At 0.2, as published, samples are nearly 0 or 1, and few pass a useful gradient."""
+    temperature_anneal_fraction: float = 0.5
+    """Share of the fit after which the temperature is at its last value."""
+    logit_range: tuple[float, float] = (4.0, 7.0)
+    """Bound of a gate's logit at the start and once the margin is at its target.
+
+    The first is raised to twice the initial logit if that is larger."""
+    margin_anneal_fraction: float = 0.3
+    """Share of the fit after which the margin has shrunk from the first divergence to its target."""
+    controller_gains: tuple[float, float] = (0.15, 2.0)
+    """Integral and proportional gain of the multiplier's logarithm on the relative violation."""
+    initial_multiplier: float = 3.0
+    """First multiplier, in units of the one below which masking everything is optimal."""
+    multiplier_floor: tuple[float, float] = (0.1, 0.1)
+    """Smallest multiplier at the start and once the margin is at its target, in the same units."""
+    site_sampling: Literal["uniform", "adaptive"] = "uniform"
+    """Adaptive draws a site with a sparse mask that satisfies the margin a tenth as often (De Cao's code)."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.initial_keep_probability < 1 or not 0 <= self.min_keep_probability < 0.5:
+            raise ConfigError("schedule: initial_keep_probability must be in (0, 1), min_keep_probability in [0, 0.5)")
+        positive = (*self.temperature, *self.logit_range, self.temperature_anneal_fraction, self.margin_anneal_fraction)
+        if not all(value > 0 for value in positive):
+            raise ConfigError("schedule: temperature, logit_range and both anneal fractions must be above 0")
+
+    def controller(self, margin: float) -> PIController:
+        """Return the rule of the multipliers."""
+        integral, proportional = self.controller_gains
+        return PIController(
+            margin,
+            integral=integral,
+            proportional=proportional,
+            memory=0.5,
+            max_violation=3.0,
+            start=self.initial_multiplier,
+            floor=self.multiplier_floor,
+            anneal_fraction=self.margin_anneal_fraction,
+        )
+
+    def temperature_at(self, progress: float) -> float:
+        """Return the temperature at a share of the fit, annealed geometrically."""
+        first, last = self.temperature
+        return first * (last / first) ** min(1.0, progress / self.temperature_anneal_fraction)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffMask(SiteMaskMethod):
+    """Fewest tokens kept subject to KL(original || masked) <= margin, by gradients through hard concrete gates.
+
+    De Cao et al. 2020. On transformers `SurrogateMask` finds smaller masks in less time.
+    """
+
+    name: ClassVar[str] = "diffmask"
+
+    probe_inputs: Literal["auto", "state", "both"] = "auto"
+    """States that a probe reads: its own site's, or also the embedding. Auto: both for inputs, its own for states."""
+    probe_width: int | None = None
+    """Hidden units of a probe; by default a quarter of the state's width, at least 32."""
+    sparsity: Literal["l0", "log"] = "l0"
+    """Sparsity term: the expected number of open gates (paper), or its mean logarithm (original code)."""
+    length_pool: int = LENGTH_POOL
+    """Minibatches that are sorted by length together, which saves padding; 1: none."""
+    schedule: GateSchedule = GateSchedule()
+    """Start and annealing of gates, probes and multipliers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_counts(length_pool=self.length_pool, probe_width=self.probe_width or 1)
+        if self.calibration_rows < 0:
+            raise ConfigError(f"{self.name}: calibration_rows must not be negative; 0 skips calibration")
+
+    @property
+    def reads_embedding(self) -> bool:
+        """Whether probes read the embedding besides their own site's state."""
+        return self.mask == "inputs" if self.probe_inputs == "auto" else self.probe_inputs == "both"
+
+    def build(self, task: Task, seed: int) -> "GatedMaskExplainer":
+        """Allocate probes whose gates all open with the initial keep probability."""
+        sites, schedule = self.sites_of(task), self.schedule
+        statistics = site_statistics(task, {task.sites[0], *sites}, STATISTICS_ROWS)
+        embedding = [statistics[task.sites[0]]] if self.reads_embedding else []
+        votes = len(sites) if self.mask == "inputs" else 1
+        start = initial_logit(schedule.initial_keep_probability, votes, schedule.temperature[0])
+        bound = max(schedule.logit_range[0], 2 * abs(start))
+        with seeded(seed, "diffmask"):
+            probes = {
+                site: Probe([*embedding, statistics[site]], self.probe_width, bound, start, schedule.probe_init_scale)
+                for site in sites
+            }
+            baselines = initial_baselines(self, task, sites, statistics)
+        temperature = schedule.temperature[1]
+        return GatedMaskExplainer(
+            task, self.mask, probes, baselines, reads_embedding=self.reads_embedding, temperature=temperature
+        )
+
+    def train(self, explainer: "GatedMaskExplainer", task: Task, seed: int) -> None:
+        """Train the probes, calibrate the hard masks on held-out rows, diagnose them on others."""
+        trainer = GateTrainer(self, explainer, task, generator(seed, "diffmask"))
+        for step in progress_bar(range(self.steps), f"fit {self.label}"):
+            trainer.step(step / self.steps)
+        explainer.temperature = self.schedule.temperature[1]
+        if self.calibration_rows:
+            rows, held_out = calibration_split(task)
+            calibrate(explainer, rows.spread(self.calibration_rows), self.site_margins(explainer.sites))
+        else:
+            held_out = held_out_rows(task)
+        margins = dict.fromkeys(explainer.sites, self.margin)
+        explainer.diagnostics = diagnose(explainer, held_out.spread(DIAGNOSIS_ROWS), margins, trainer.multipliers)
+        report(explainer.diagnostics, self.label)
+
+
+def initial_logit(keep_probability: float, votes: int, temperature: float) -> float:
+    """Return the logit of each of several gates that are all open with a given probability.
+
+    >>> round(initial_logit(0.5, 1, 1.0), 2), round(initial_logit(0.5, 8, 1.0), 2)
+    (-1.61, 0.79)
+    """
+    each = keep_probability ** (1 / votes)
+    return math.log(each / (1 - each)) - temperature * math.log(5)
 
 
 class GatedMaskExplainer(MaskExplainer):
-    """A token is kept with the product of the probabilities that its sites' probes vote for."""
+    """Keep probability = product of the open probabilities that the probes of a site, and before it, predict."""
 
     def __init__(
         self,
         task: Task,
-        mask: Literal["inputs", "states"],
+        mask: MaskKind,
         probes: dict[str, Probe],
         baselines: dict[str, nn.Parameter],
         *,
-        reads_first: bool,
+        reads_embedding: bool,
         temperature: float,
     ) -> None:
         super().__init__(task, mask, tuple(probes), baselines)
-        self.reads_first = reads_first
+        self.reads_embedding = reads_embedding
         self.temperature = temperature
         self.probes = nn.ModuleList(probes.values())
 
     def probe(self, site: str) -> Probe:
-        """The network that votes at a site."""
+        """Return the probe of a site."""
         return cast(Probe, self.probes[self.sites.index(site)])
 
-    def voters(self, site: str) -> tuple[str, ...]:
-        """The sites that have a say in the mask seen from `site`: what was erased as an input stays erased."""
+    def voting_sites(self, site: str) -> tuple[str, ...]:
+        """Return the sites whose probes decide on the mask of `site`: for inputs also all sites before it."""
         return (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
 
-    def votes(self, clean: ForwardTrace, site: str) -> HardConcrete:
-        """What this site's probe says of every token."""
-        state = clean.states[site]
-        seen = torch.cat([clean.states[self.task.sites[0]], state], dim=-1) if self.reads_first else state
-        return HardConcrete(self.probe(site)(seen), self.temperature)
+    def votes(self, trace: ForwardTrace, site: str) -> HardConcrete:
+        """Return the gates that the probe of this site alone predicts."""
+        state = trace.states[site]
+        inputs = torch.cat([trace.states[self.task.sites[0]], state], dim=-1) if self.reads_embedding else state
+        return HardConcrete(self.probe(site)(inputs), self.temperature)
 
-    def gates(self, clean: ForwardTrace, site: str, *, own: bool = False) -> HardConcrete:
-        """The gates of the mask seen from `site`: open with the product of the votes' probabilities.
+    def gates(self, trace: ForwardTrace, site: str, *, detach_earlier: bool = False) -> HardConcrete:
+        """Return the gates of the mask of `site`, open with the product of the votes' probabilities.
 
-        De Cao et al. draw every vote and multiply the draws. One draw from the product keeps P(z > 0) as it is, has
-        less noise, and passes its gradient to every vote: a product of draws passes none where two votes are shut.
-        With `own`, only the vote of `site` itself gets a gradient.
+        De Cao et al. sample every vote and multiply the samples. One sample from the product has the same P(z > 0),
+        less noise, and a gradient for every vote: a product of samples has none where two votes are shut.
+        With `detach_earlier`, only the vote of `site` itself gets a gradient.
         """
-        *below, last = (self.votes(clean, voter) for voter in self.voters(site))
-        if not below:
+        *earlier, last = (self.votes(trace, voter) for voter in self.voting_sites(site))
+        if not earlier:
             return last
-        inherited = sum((vote.log_open() for vote in below[1:]), below[0].log_open())
-        return HardConcrete.opening((inherited.detach() if own else inherited) + last.log_open(), self.temperature)
+        inherited = sum((vote.log_open() for vote in earlier[1:]), earlier[0].log_open())
+        log_open = (inherited.detach() if detach_earlier else inherited) + last.log_open()
+        return HardConcrete.from_log_open(log_open, self.temperature)
 
-    def expected(self, clean: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
-        """The mean of each gate, which is not P(z > 0): an open gate may be half open."""
-        return self.gates(clean, site).mean()
+    def expected_mask(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
+        """Return the mean of each gate, which is not P(z > 0): an open gate may be half open."""
+        return self.gates(trace, site).mean()
 
-    def opened(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
-        """The product of the votes, each of which is asked for once."""
-        asked = [voter for voter in self.sites if any(voter in self.voters(site) for site in sites)]
-        votes = {voter: self.votes(clean, voter).log_open() for voter in asked}
-        logs = [sum(votes[voter] for voter in self.voters(site)) for site in sites]
-        return torch.stack([cast(Tensor, log) for log in logs], dim=1).exp()
+    def keep_probability(self, trace: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+        """Return the product of the votes; each probe runs once."""
+        voters = [voter for voter in self.sites if any(voter in self.voting_sites(site) for site in sites)]
+        log_open = {voter: self.votes(trace, voter).log_open() for voter in voters}
+        sums = [sum(log_open[voter] for voter in self.voting_sites(site)) for site in sites]
+        return torch.stack([cast(Tensor, total) for total in sums], dim=1).exp()
+
+    def threshold_scores(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
+        """Return how far this site's logit is above the one at which the token's keep probability is one half.
+
+        -inf for tokens that the sites before erase.
+        """
+        *earlier, last = (self.votes(trace, voter) for voter in self.voting_sites(site))
+        # P(kept) = e^inherited * P(vote open) > 1/2 where the vote's log-probability is above log(1/2) - inherited.
+        inherited = sum((vote.log_open() for vote in earlier), torch.zeros_like(last.logits))
+        required = math.log(0.5) - inherited
+        return last.open_logit() - (required - torch.log((-torch.expm1(required)).clamp(min=0)))
+
+    def set_threshold(self, site: str, threshold: float) -> None:
+        """Shift the logits of a site's probe."""
+        self.probe(site).shift.sub_(max(threshold, -MAX_SHIFT))
+
+
+class GateTrainer:
+    """Training loop: Adam on probes and baselines, one multiplier per site."""
+
+    def __init__(self, method: DiffMask, explainer: GatedMaskExplainer, task: Task, source: torch.Generator) -> None:
+        self.method, self.explainer, self.task, self.source = method, explainer, task, source
+        learned = [value for value in explainer.parameters() if value.requires_grad]
+        self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
+        self.batches = infinite_minibatches(task.data["train"], method.batch_size, source, method.length_pool)
+        controller = method.schedule.controller(method.margin)
+        first = task.data["train"][: method.batch_size].trim()
+        self.multipliers = {
+            site: Multiplier(controller, critical_multiplier(explainer.full_mask_divergence(first, site)))
+            for site in explainer.sites
+        }
+        self.initial_bound = float(cast(Probe, explainer.probes[0]).logit_range)
+        self.site_weights = dict.fromkeys(explainer.sites, 1.0)
+
+    def step(self, progress: float) -> None:
+        """Run one forward pass, one masked pass per drawn site, and one update of all parameters."""
+        self._set_schedule(progress)
+        batch = next(self.batches)
+        trace = ForwardTrace.of(self.task, batch)
+        self.optimizer.zero_grad()
+        for site in self._draw_sites():
+            gates = self._gates(trace, site)
+            masked = self.explainer.predict_masked(trace, site, gates.sample(self.source))
+            caused = divergence(trace.answer, masked).mean()
+            counted = gates if self.method.mask == "states" else self._gates(trace, site, detach_earlier=True)
+            kept = self._sparsity(counted.log_open(), batch.maskable)
+            weight = self.multipliers[site].update(caused.item(), progress)
+            ((kept + weight * caused) / (1 + weight)).backward()
+            self._update_site_weight(site, kept.item(), caused.item())
+        self.optimizer.step()
+
+    def _gates(self, trace: ForwardTrace, site: str, *, detach_earlier: bool = False) -> HardConcrete:
+        """Return the gates to sample or, with `detach_earlier`, those in the sparsity term.
+
+        The sparsity term of a site closes only its own vote, while the divergence may open every vote. Otherwise early
+        votes close for the sake of later sites and violate their own margin.
+        """
+        gates = self.explainer.gates(trace, site, detach_earlier=detach_earlier)
+        smallest = self.method.schedule.min_keep_probability
+        return gates.clamp_probability(smallest) if smallest else gates
+
+    def _set_schedule(self, progress: float) -> None:
+        """Set the temperature, the learning rate (linear warm-up, cosine decay) and the bound of the logits."""
+        schedule = self.method.schedule
+        self.explainer.temperature = schedule.temperature_at(progress)
+        warm_up = min(1.0, progress * self.method.steps / 30 + 0.03)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.method.learning_rate * warm_up * cosine_decay(progress)
+        growth = schedule.logit_range[1] / self.initial_bound
+        bound = self.initial_bound * growth ** min(1.0, progress / schedule.margin_anneal_fraction)
+        for probe in self.explainer.probes.children():
+            cast(Probe, probe).logit_range.fill_(bound)
+
+    def _sparsity(self, log_open: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Float[Tensor, ""]:
+        """Return the mean over rows of the mean over a row's maskable tokens."""
+        cost = log_open if self.method.sparsity == "log" else log_open.exp()
+        return ((cost * maskable).sum(dim=1) / maskable.sum(dim=1).clamp(min=1)).mean()
+
+    def _draw_sites(self) -> list[str]:
+        """Draw the sites of this step without replacement."""
+        weights = torch.tensor([self.site_weights[site] for site in self.explainer.sites])
+        count = min(self.method.sites_per_step, len(weights))
+        drawn = torch.multinomial(weights, count, generator=self.source)
+        return [self.explainer.sites[index] for index in drawn.tolist()]
+
+    def _update_site_weight(self, site: str, kept: float, caused: float) -> None:
+        """Draw a site less often once its mask is sparse and satisfies the margin, if sampling is adaptive."""
+        if self.method.schedule.site_sampling == "adaptive":
+            done = kept < 0.1 and caused <= self.method.margin
+            self.site_weights[site] = 0.9 * self.site_weights[site] + 0.1 * (0.1 if done else 1.0)

@@ -1,13 +1,12 @@
-"""Masks searched for one text at a time: a free logit a token, fewest open gates within the margin.
+"""DiffMask without a probe: one free logit per token, optimised anew for every text. De Cao et al. 2020, ablation.
 
-De Cao et al. 2020 use it to show what amortising buys: a search without a probe can pick what only hindsight knows.
-
-DiffMask without a probe: hard concrete gates found anew for every text. De Cao et al. 2020, ablation.
-
-DiffMask without relaxed gates: binary masks, found by the score-function gradient. De Cao et al. 2020, ablation.
+The paper uses it to show the benefit of amortisation: a search per input can select tokens by hindsight.
+`PerInputDiffMask` relaxes the gates to hard concrete ones; `PerInputReinforce` samples binary gates and uses the
+score-function gradient.
 """
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,6 +20,7 @@ from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer, Method
+from diffmask.core.hooks import interpolate
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError
@@ -33,82 +33,85 @@ Gates = Float[Tensor, "row token"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreeGates(Method, ABC):
+class PerInputMaskMethod(Method, ABC):
     """Fewest open gates subject to KL(original || masked) <= margin, for each row by itself."""
 
     site: str | None = None
-    """Where states are masked; the token embedding where none is named."""
+    """Site whose states are masked; by default the token embedding."""
     margin: float = 0.1
-    """Largest divergence from the original answer that masking may cause, in nats."""
+    """Largest allowed KL(original || masked), in nats."""
     baseline: Baseline = "mean"
-    """What a masked state is replaced by."""
+    """State that replaces an erased one."""
     steps: int = 300
+    """Optimiser steps per batch."""
     learning_rate: float = 0.1
-    start: float = 0.0
-    """Every gate's logit at the start."""
-    reach: float = 10.0
-    """Largest size of a logit."""
+    """Learning rate of Adam."""
+    initial_logit: float = 0.0
+    """Logit of every gate at the start."""
+    max_logit: float = 10.0
+    """Bound of the logits' absolute value."""
 
     def __post_init__(self) -> None:
-        if self.margin < 0 or self.steps < 1:
-            raise ConfigError(f"{self.name}: margin must not be negative, and steps are at least 1")
+        if not 0 <= self.margin < math.inf or self.steps < 1:
+            raise ConfigError(f"{self.name}: margin must not be negative and steps must be at least 1")
 
 
-class FreeGatesExplainer(Explainer, ABC):
-    """Optimises its gates anew for every batch; a row's gates depend on no other row."""
+class PerInputMaskExplainer(Explainer, ABC):
+    """Explainer that optimises gates for every batch. The gates of a row do not depend on other rows."""
 
     seed: Tensor
 
-    def __init__(self, method: FreeGates, task: Task, site: str, seed: int) -> None:
+    def __init__(self, method: PerInputMaskMethod, task: Task, site: str, seed: int) -> None:
         super().__init__(task)
         self.method, self.site = method, site
         self.register_buffer("seed", torch.tensor(seed))
         self.baseline = nn.Parameter(baseline_state(task, site, method.baseline), requires_grad=False)
 
     @abstractmethod
-    def open(self, logits: Gates) -> Gates:
-        """P(z > 0)."""
+    def open_probability(self, logits: Gates) -> Gates:
+        """Return P(z > 0)."""
 
     @abstractmethod
-    def price(self, run: "Run", logits: Gates, step: int) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-        """What a step's masks cost: something whose gradient is that of E[KL], and the KL that was seen."""
+    def sampled_divergence(
+        self, rows: "MaskedRows", logits: Gates, step: int
+    ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+        """Return a term whose gradient estimates that of E[KL], and the KL of the sampled masks."""
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Losses are summed over rows, so that each is optimised as if alone. The outcome plays no part."""
+        """Optimise the gates of a batch; losses are summed over rows, so that each row is optimised as if alone."""
         answer, states = self.task.trace(batch)
-        run = Run(self.task, batch, answer, self.site, states[self.site], self.baseline)
-        logits = states[self.site].new_full(batch.tokens.shape, self.method.start).requires_grad_()
+        rows = MaskedRows(self.task, batch, answer, self.site, states[self.site], self.baseline)
+        logits = states[self.site].new_full(batch.tokens.shape, self.method.initial_logit).requires_grad_()
         optimizer = torch.optim.Adam([logits], lr=self.method.learning_rate, betas=(0.9, 0.99))
-        multipliers = RowMultipliers(
-            PIController(self.method.margin), run.divergence(torch.zeros_like(logits)).detach()
-        )
+        full_mask_kl = rows.divergence(torch.zeros_like(logits)).detach()
+        multipliers = RowMultipliers(PIController(self.method.margin), full_mask_kl)
         for step in range(self.method.steps):
             optimizer.zero_grad()
-            caused, seen = self.price(run, logits, step)
+            term, sampled = self.sampled_divergence(rows, logits, step)
             weight = multipliers.value
-            ((run.share(self.open(logits)) + weight * caused) / (1 + weight)).sum().backward()
+            ((rows.share(self.open_probability(logits)) + weight * term) / (1 + weight)).sum().backward()
             optimizer.step()
-            logits.data.clamp_(-self.method.reach, self.method.reach)
-            multipliers.update(seen.detach(), step / self.method.steps)
-        found = self.open(logits.detach())
-        self._report(run.divergence((found > 0.5).to(found)))
-        return Attribution(found)
+            logits.data.clamp_(-self.method.max_logit, self.method.max_logit)
+            multipliers.update(sampled.detach(), step / self.method.steps)
+        keep = self.open_probability(logits.detach())
+        self._report(rows.divergence((keep > 0.5).to(keep)))
+        return Attribution(keep)
 
-    def uniform(self, step: int, draws: int, tokens: int) -> Float[Tensor, "draw token"]:
-        """Numbers in (0, 1) that all rows share, and that more tokens do not change."""
+    def uniform(self, step: int, samples: int, tokens: int) -> Float[Tensor, "sample token"]:
+        """Draw numbers in (0, 1) that all rows share and that do not change if rows are padded."""
         source = generator(int(self.seed), self.method.name, step)
-        return torch.rand(tokens, draws, generator=source, dtype=torch.float64).T.to(self.baseline.device)
+        return torch.rand(tokens, samples, generator=source, dtype=torch.float64).T.to(self.baseline.device)
 
     def _report(self, caused: Float[Tensor, " row"]) -> None:
-        over = (caused > 1.05 * self.method.margin + 1e-9).float().mean().item()
-        if over > 0.1:
-            text = "%s: of %d masks %.0f %% change the answer by more than the margin; raise steps"
-            logger.warning(text, self.method.label, len(caused), 100 * over)
+        share = (caused > 1.05 * self.method.margin + 1e-9).float().mean().item()
+        if share > 0.1:
+            text = "%s: of %d masks %.0f %% change the prediction by more than the margin; raise steps"
+            logger.warning(text, self.method.label, len(caused), 100 * share)
 
 
 @dataclass(frozen=True)
-class Run:
-    """What stays the same while a batch's gates move."""
+class MaskedRows:
+    """A batch with its states, masked again and again while its gates are optimised."""
 
     task: Task
     batch: Batch
@@ -118,19 +121,18 @@ class Run:
     baseline: Float[Tensor, " width"]
 
     def divergence(self, gate: Gates) -> Float[Tensor, " row"]:
-        """KL(original || h <- z h + (1 - z) b at the maskable tokens)."""
-        kept = torch.where(self.batch.maskable, gate.to(self.state), 1.0)[..., None]
-        mixed = kept * self.state + (1 - kept) * self.baseline
-        return divergence(self.answer, self.task.predict(self.batch, {self.site: lambda _: mixed}))
+        """Return KL(original || masked) per row."""
+        masked = interpolate(gate.to(self.state), self.baseline, self.batch.maskable)(self.state)
+        return divergence(self.answer, self.task.predict(self.batch, {self.site: lambda _: masked}))
 
     def share(self, open_probability: Gates) -> Float[Tensor, " row"]:
-        """Mean over a row's maskable tokens."""
+        """Return the mean over a row's maskable tokens."""
         maskable = self.batch.maskable
         return (open_probability * maskable).sum(dim=1) / maskable.sum(dim=1).clamp(min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerInputDiffMask(FreeGates):
+class PerInputDiffMask(PerInputMaskMethod):
     """Fewest open hard concrete gates subject to KL(original || masked) <= margin, for each row by itself."""
 
     name: ClassVar[str] = "diffmask-per-input"
@@ -139,70 +141,74 @@ class PerInputDiffMask(FreeGates):
     """Temperature of the gates."""
 
     def build(self, task: Task, seed: int) -> "PerInputExplainer":
-        """The baseline is taken from the training rows."""
+        """Allocate the explainer; its baseline comes from the training rows."""
         return PerInputExplainer(self, task, self.site_of(task, self.site), seed)
 
 
-class PerInputExplainer(FreeGatesExplainer):
-    """Gradients go through the gates and the model: one forward and one backward pass a step."""
+class PerInputExplainer(PerInputMaskExplainer):
+    """Gradients pass through the gates and the model: one forward and one backward pass per step."""
 
     method: PerInputDiffMask
 
-    def open(self, logits: Gates) -> Gates:
-        """P(z > 0) of a hard concrete gate."""
-        return HardConcrete(logits, self.method.temperature).open()
+    def open_probability(self, logits: Gates) -> Gates:
+        """Return P(z > 0) of hard concrete gates."""
+        return HardConcrete(logits, self.method.temperature).open_probability()
 
-    def price(self, run: Run, logits: Gates, step: int) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-        """KL under one draw of the gates, differentiable."""
+    def sampled_divergence(
+        self, rows: MaskedRows, logits: Gates, step: int
+    ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+        """Return the differentiable KL of one sample of the gates, twice."""
         uniform = self.uniform(step, 1, logits.shape[1])[0]
-        caused = run.divergence(HardConcrete(logits, self.method.temperature).at(uniform))
+        caused = rows.divergence(HardConcrete(logits, self.method.temperature).from_uniform(uniform))
         return caused, caused
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerInputReinforce(FreeGates):
-    """d E[KL] = E[(KL - m) d log p(z)], z ~ Bernoulli, m a moving average of a row's KL. Williams 1992.
+class PerInputReinforce(PerInputMaskMethod):
+    """Gradient d E[KL] = E[(KL - m) d log p(z)], z ~ Bernoulli, m a moving average of a row's KL. Williams 1992.
 
-    The published code leaves the multiplier out of this term; here it weighs it, as in the objective.
+    The published code leaves the multiplier out of this term. Here it weights the term, as in the objective.
     """
 
     name: ClassVar[str] = "diffmask-reinforce"
 
     samples: int = 4
-    """Masks drawn a step; each is a forward pass."""
+    """Masks sampled per step; each is a forward pass."""
     memory: float = 0.9
     """Weight of the past in the moving average."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.samples < 1 or not 0 <= self.memory < 1:
-            raise ConfigError("diffmask-reinforce: samples are at least 1, memory at least 0 and below 1")
+            raise ConfigError("diffmask-reinforce: samples must be at least 1, memory at least 0 and below 1")
 
     def build(self, task: Task, seed: int) -> "ReinforceExplainer":
-        """The baseline is taken from the training rows."""
+        """Allocate the explainer; its baseline comes from the training rows."""
         return ReinforceExplainer(self, task, self.site_of(task, self.site), seed)
 
 
-class ReinforceExplainer(FreeGatesExplainer):
-    """No gradient of the model is needed."""
+class ReinforceExplainer(PerInputMaskExplainer):
+    """Binary gates by the score-function gradient, without gradients of the model."""
 
     method: PerInputReinforce
-    _usual: Tensor
+    _moving_average: Tensor
 
-    def open(self, logits: Gates) -> Gates:
-        """P(z = 1)."""
+    def open_probability(self, logits: Gates) -> Gates:
+        """Return P(z = 1)."""
         return torch.sigmoid(logits)
 
-    def price(self, run: Run, logits: Gates, step: int) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-        """A surrogate whose gradient is the score-function estimate, and the mean KL of the draws."""
+    def sampled_divergence(
+        self, rows: MaskedRows, logits: Gates, step: int
+    ) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+        """Return a term whose gradient is the score-function estimate, and the mean KL of the samples."""
         uniform = self.uniform(step, self.method.samples, logits.shape[1])
-        drawn = [(number < self.open(logits.detach())).to(logits) for number in uniform]
+        samples = [(number < self.open_probability(logits.detach())).to(logits) for number in uniform]
         with torch.no_grad():
-            seen = torch.stack([run.divergence(gate) for gate in drawn])
+            sampled = torch.stack([rows.divergence(gate) for gate in samples])
         if step == 0:
-            self._usual = seen.mean(dim=0)
+            self._moving_average = sampled.mean(dim=0)
         gates = Bernoulli(logits=logits, validate_args=False)
-        scores = torch.stack([(gates.log_prob(gate) * run.batch.maskable).sum(dim=1) for gate in drawn])
-        surrogate = ((seen - self._usual) * scores).mean(dim=0)
-        self._usual = torch.lerp(seen.mean(dim=0), self._usual, self.method.memory)
-        return surrogate, seen.mean(dim=0)
+        log_probability = torch.stack([(gates.log_prob(gate) * rows.batch.maskable).sum(dim=1) for gate in samples])
+        term = ((sampled - self._moving_average) * log_probability).mean(dim=0)
+        self._moving_average = torch.lerp(sampled.mean(dim=0), self._moving_average, self.method.memory)
+        return term, sampled.mean(dim=0)

@@ -1,19 +1,24 @@
-"""Masks from what tokens add: a student for every site, which learns from the model's answers to masked copies.
+"""SurrogateMask: masks from an additive surrogate of the model, greedy elimination and calibrated thresholds.
 
-What the answer loses with each token is learned as FastSHAP does (Jethani et al. 2022), from sets of tokens drawn at
-random; what the answer may turn out to be, seen from a site, is read off that site's own states. From both follows in
-which order tokens can go, and how far the answer will have moved by then: "dreadful" is needed for a bad review and in
-the way of a good one. No gradient passes through a gate, and none through the model.
+For every site a small network predicts how the logits change when each token is erased. It is trained on the model's
+predictions for masked copies of texts, as in FastSHAP (Jethani et al. 2022). A linear probe predicts the model's
+prediction from the states of the site. Greedy backward elimination turns both into the KL at which each token would be
+erased: "dreadful" is needed for a negative prediction and can be erased for a positive one. No gradient passes through
+gates or through the model.
 """
 
 import math
-from typing import Literal, cast
+import time
+from dataclasses import dataclass
+from typing import ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softsign
 
+from diffmask.core.baselines import trace_statistics
+from diffmask.core.batch import Attribution
 from diffmask.core.distributions import (
     FlatLogits,
     flat_logits,
@@ -21,119 +26,249 @@ from diffmask.core.distributions import (
     predicted_outcome,
     probabilities_to_logits,
 )
-from diffmask.core.explainer import ForwardTrace, States
+from diffmask.core.explainer import ForwardTrace, States, iter_traces
 from diffmask.core.task import Task
+from diffmask.core.training import generator, infinite_minibatches, seeded
+from diffmask.errors import ConfigError
+from diffmask.methods.amortised.amortised import query_by_length, split_held_out
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
-from diffmask.methods.diffmask.base import MaskExplainer, binarize
-from diffmask.methods.diffmask.elimination import elimination
-from diffmask.methods.diffmask.linear_probe import LinearProbe
+from diffmask.methods.amortised.training import AmortisedTraining, Budget, TrainingSchedule
+from diffmask.methods.diffmask.base import (
+    LENGTH_POOL,
+    STATISTICS_ROWS,
+    MaskExplainer,
+    MaskKind,
+    SiteMaskMethod,
+    binarize,
+)
+from diffmask.methods.diffmask.baseline import initial_baselines, learn_baselines
+from diffmask.methods.diffmask.calibration import calibrate, calibration_split
+from diffmask.methods.diffmask.diagnostics import diagnose, report
+from diffmask.methods.diffmask.elimination import greedy_elimination
+from diffmask.methods.diffmask.linear_probe import LinearProbe, fit_linear_probes
+from diffmask.methods.diffmask.surrogate_training import MaskedCopies
 
-KEEPS_ALL = -1.0
-"""The threshold of a site that may erase nothing: no need is below 0."""
-UPPER = 3
-"""One site in so many, the last ones, says how much the decision loses with an input: their mean errs less than one."""
+KEEP_ALL = -1.0
+"""Threshold of a site that may erase nothing: no elimination cost is below 0."""
+SCORING_SITES = 3
+"""The last third of the sites scores inputs: the mean of several predictions has a smaller error than one."""
+WEIGHT_DECAY = 0.3
+"""Weight decay of the surrogate. With less it overfits its training texts."""
+HELD_OUT_TEXTS = 64
+"""Held-out texts on which the training error is monitored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurrogateMask(SiteMaskMethod):
+    """Fewest tokens kept subject to KL(original || masked) <= margin, by an additive surrogate and elimination.
+
+    Compared with the gates of `DiffMask`, masks on transformers are smaller, satisfy the margin better and take less
+    time to learn.
+    """
+
+    name: ClassVar[str] = "surrogate-mask"
+
+    probe_inputs: Literal["auto", "state", "both", "all"] = "auto"
+    """States that a site's network reads.
+
+    State: its own. Both: the embedding, the site before and its own. All: also the last two sites. Auto: both for
+    inputs, as a site should use only its own information, and all for states."""
+    probe_width: int = 64
+    """Hidden units of a site's network."""
+    learning_rate: float = 3e-3
+    """Learning rate of AdamW."""
+    mask_pairs: int = 1
+    """Random masks per text, each with its complement. More texts help more than more masks per text."""
+    on_policy_masks: int = 2
+    """Masks per text that erase the tokens which the surrogate, so far, predicts to be least necessary."""
+    steps_per_batch: int = 4
+    """Optimiser steps per minibatch of texts."""
+    replay_tokens: int = 60_000
+    """Tokens whose states are stored, in half precision, to be trained on again; the oldest are dropped first."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require_counts(
+            probe_width=self.probe_width,
+            mask_pairs=self.mask_pairs,
+            steps_per_batch=self.steps_per_batch,
+            replay_tokens=self.replay_tokens,
+            calibration_rows=self.calibration_rows,
+        )
+        if self.on_policy_masks < 0:
+            raise ConfigError(f"{self.name}: on_policy_masks must not be negative, found {self.on_policy_masks}")
+
+    def sites_read_at(self, sites: tuple[str, ...], site: str) -> tuple[str, ...]:
+        """Return those of a task's sites that the network of one site reads.
+
+        >>> SurrogateMask().sites_read_at(("embedding", "1", "2", "3", "4"), "2")
+        ('embedding', '1', '2')
+        >>> SurrogateMask(mask="states").sites_read_at(("embedding", "1", "2", "3", "4"), "1")
+        ('embedding', '1', '3', '4')
+        """
+        inputs = self.probe_inputs
+        if inputs == "auto":
+            inputs = "both" if self.mask == "inputs" else "all"
+        index = sites.index(site)
+        # A model's last states may hold little information on their tokens, so the site before is read as well.
+        before = () if inputs == "state" else (sites[0], sites[max(index - 1, 0)])
+        after = sites[-2:] if inputs == "all" else ()
+        return tuple(dict.fromkeys((*before, site, *after)))
+
+    def build(self, task: Task, seed: int) -> "SurrogateMaskExplainer":
+        """Allocate networks that score every token 0, with thresholds that keep all tokens."""
+        sites = self.sites_of(task)
+        traces = list(iter_traces(task, task.data["train"].spread(STATISTICS_ROWS)))
+        inputs = {site: self.sites_read_at(task.sites, site) for site in sites}
+        statistics = trace_statistics(traces, {task.sites[0], *sites}.union(*inputs.values()))
+        features = flat_logits(traces[0].answer).shape[1]
+        with seeded(seed, "diffmask"):
+            networks = {
+                site: AttributionNetwork({name: statistics[name] for name in inputs[site]}, features, self.probe_width)
+                for site in sites
+            }
+            baselines = initial_baselines(self, task, sites, statistics)
+        probes = fit_linear_probes(traces, sites)
+        return SurrogateMaskExplainer(task, self.mask, LayerwiseAttributor(networks), probes, baselines)
+
+    def train(self, explainer: "SurrogateMaskExplainer", task: Task, seed: int) -> None:
+        """Train the surrogate on masked copies, calibrate the hard masks on held-out rows, diagnose them on others."""
+        start, source = time.perf_counter(), generator(seed, "diffmask")
+        rows, held_out = split_held_out(task, HELD_OUT_TEXTS)
+        batches = infinite_minibatches(rows, self.batch_size, source, LENGTH_POOL)
+        objective = MaskedCopies(explainer, self.mask_pairs, self.on_policy_masks, self.sites_per_step, source)
+        if self.learn_baseline:
+            learn_baselines(explainer, batches, objective.draw_sites, source)
+        schedule = TrainingSchedule(
+            budget=Budget(texts=float(self.steps * self.batch_size)),
+            steps_per_batch=self.steps_per_batch,
+            replay_tokens=self.replay_tokens,
+            learning_rate=self.learning_rate,
+            patience=TrainingSchedule.evaluations,
+            weight_decay=WEIGHT_DECAY,
+        )
+        monitored = query_by_length(objective, held_out, self.batch_size)
+        # The last weights, not the best: the monitored masks are random ones, while the surrogate chooses its own.
+        AmortisedTraining(explainer.attributor, objective, schedule, monitored, source, start).run(batches, keep="last")
+        calibration, diagnosis = calibration_split(task)
+        calibrate(explainer, calibration.spread(self.calibration_rows), self.site_margins(explainer.sites))
+        margins = dict.fromkeys(explainer.sites, self.margin)
+        explainer.diagnostics = diagnose(explainer, diagnosis.spread(self.calibration_rows), margins)
+        report(explainer.diagnostics, self.label)
 
 
 class LayerwiseAttributor(nn.Module):
-    """A student for every site, each of which reads what is known there and nothing above it."""
+    """One attribution network per site, which reads only the states available there."""
 
-    def __init__(self, students: dict[str, AttributionNetwork]) -> None:
+    def __init__(self, networks: dict[str, AttributionNetwork]) -> None:
         super().__init__()
-        self.sites = tuple(students)
-        self.students = nn.ModuleList(students.values())
-        self.reads = tuple(dict.fromkeys(name for student in students.values() for name in student.sites))
+        self.sites = tuple(networks)
+        self.networks = nn.ModuleList(networks.values())
+        self.sites_read = tuple(dict.fromkeys(name for network in networks.values() for name in network.sites))
 
-    def student(self, site: str) -> AttributionNetwork:
-        """The one of a site."""
-        return cast(AttributionNetwork, self.students[self.sites.index(site)])
+    def network(self, site: str) -> AttributionNetwork:
+        """Return the network of a site."""
+        return cast(AttributionNetwork, self.networks[self.sites.index(site)])
 
     def forward(
         self, states: States, present: Tensor, sites: tuple[str, ...]
     ) -> Float[Tensor, "site row token feature"]:
-        """What each of the answer's numbers loses with each token, as far as each of these sites can know."""
-        asked = [self.student(site) for site in sites]
-        seen = {
+        """Predict the change in the logits when each token is erased, one prediction per site."""
+        networks = [self.network(site) for site in sites]
+        projections = {
             name: iter(
-                project_all(states[name], [student.projection(name) for student in asked if name in student.sites])
+                project_all(states[name], [network.projection(name) for network in networks if name in network.sites])
             )
-            for name in self.reads
+            for name in self.sites_read
         }
-        own = [[next(seen[name]) for name in student.sites] for student in asked]
+        inputs = [[next(projections[name]) for name in network.sites] for network in networks]
         return torch.stack(
-            [student.from_projections(view, states, present) for student, view in zip(asked, own, strict=True)]
+            [network.from_projections(views, states, present) for network, views in zip(networks, inputs, strict=True)]
         )
 
 
 class SurrogateMaskExplainer(MaskExplainer):
-    """P(token kept) = n / (n + threshold), n how much it is needed; for inputs, the least of the sites so far."""
+    """Keep probability = c / (c + threshold), c the elimination cost; for inputs, the minimum over the sites so far."""
 
     thresholds: Tensor
 
     def __init__(
         self,
         task: Task,
-        mask: Literal["inputs", "states"],
-        layered: LayerwiseAttributor,
-        leanings: dict[str, LinearProbe],
+        mask: MaskKind,
+        attributor: LayerwiseAttributor,
+        linear_probes: dict[str, LinearProbe],
         baselines: dict[str, nn.Parameter],
     ) -> None:
-        super().__init__(task, mask, layered.sites, baselines)
-        self.layered = layered
-        self.leanings = nn.ModuleList(leanings.values())
-        self.register_buffer(
-            "thresholds", torch.full((len(layered.sites),), KEEPS_ALL).to(leanings[layered.sites[0]].bias)
-        )
+        super().__init__(task, mask, attributor.sites, baselines)
+        self.attributor = attributor
+        self.linear_probes = nn.ModuleList(linear_probes.values())
+        thresholds = torch.full((len(attributor.sites),), KEEP_ALL)
+        self.register_buffer("thresholds", thresholds.to(linear_probes[attributor.sites[0]].bias))
 
-    def read(self, clean: ForwardTrace) -> tuple[Float[Tensor, "row site token"], Float[Tensor, "row token"]]:
-        """P(token kept) seen from every site, and scores.
+    def attribution(self, trace: ForwardTrace) -> Attribution:
+        """Return keep probabilities per site, and scores.
 
-        An input that the last site keeps scores over one half, another under it; the more the decision loses with it,
-        the higher. By the order in which tokens go, near ties would decide: of two words that say the same, either may
-        go first.
+        An input that the last site keeps scores above one half, any other below. Within each half the score grows with
+        the token's contribution to the predicted class. The order of elimination would rank near ties arbitrarily:
+        either of two words with the same meaning may be erased first.
         """
         if self.mask == "states":
-            return super().read(clean)
-        lost = self._lost(clean, self.sites)
-        opened = self._votes(clean, self.sites, lost).cummin(dim=1).values
-        surest = lost[-math.ceil(len(self.sites) / UPPER) :].mean(dim=0)
-        nothing = flat_logits(clean.answer) - (surest * clean.rows.maskable[..., None]).sum(dim=1)
-        lead = (surest * log_odds_gradient(clean.answer, nothing, predicted_outcome(clean.answer))[:, None]).sum(dim=-1)
-        return opened, (binarize(opened[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2
+            return super().attribution(trace)
+        contributions = self.token_contributions(trace, self.sites)
+        keep = self._votes(trace, self.sites, contributions).cummin(dim=1).values
+        mean = contributions[-math.ceil(len(self.sites) / SCORING_SITES) :].mean(dim=0)
+        all_erased = flat_logits(trace.answer) - (mean * trace.rows.maskable[..., None]).sum(dim=1)
+        towards = log_odds_gradient(trace.answer, all_erased, predicted_outcome(trace.answer))
+        lead = (mean * towards[:, None]).sum(dim=-1)
+        return Attribution((binarize(keep[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2, keep, self.sites)
 
-    def opened(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
-        """What was dropped as an input is dropped for good: a later site can only lower the probability."""
+    def keep_probability(self, trace: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
+        """Return P(token kept) at these sites; for inputs a later site can only lower it."""
         last = max(map(self.sites.index, sites))
-        asked = sites if self.mask == "states" else self.sites[: last + 1]
-        votes = self._votes(clean, asked, self._lost(clean, asked))
+        voters = sites if self.mask == "states" else self.sites[: last + 1]
+        votes = self._votes(trace, voters, self.token_contributions(trace, voters))
         if self.mask == "states":
             return votes
         return votes.cummin(dim=1).values[:, [self.sites.index(site) for site in sites]]
 
-    def needs(self, clean: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
-        """How far the answer will have moved, in nats, when each token goes, as far as this site can know."""
-        return self._needs(clean, (site,), self._lost(clean, (site,)))[:, 0]
+    def elimination_cost(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
+        """Predict KL(original || masked), in nats, at the step of the elimination that erases each token."""
+        return self._elimination_costs(trace, (site,), self.token_contributions(trace, (site,)))[:, 0]
 
-    def _lost(self, clean: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "site row token feature"]:
-        return self.layered(clean.states, clean.rows.present, sites)
+    def threshold_scores(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
+        """Return the elimination cost of each token."""
+        return self.elimination_cost(trace, site)
 
-    def _needs(
-        self, clean: ForwardTrace, sites: tuple[str, ...], lost: Float[Tensor, "site row token feature"]
+    def set_threshold(self, site: str, threshold: float) -> None:
+        """Set the elimination cost above which a site keeps tokens."""
+        self.thresholds[self.sites.index(site)] = max(threshold, KEEP_ALL)
+
+    def token_contributions(
+        self, trace: ForwardTrace, sites: tuple[str, ...]
+    ) -> Float[Tensor, "site row token feature"]:
+        """Predict the change in the logits when each token is erased, one prediction per site."""
+        return self.attributor(trace.states, trace.rows.present, sites)
+
+    def _elimination_costs(
+        self, trace: ForwardTrace, sites: tuple[str, ...], contributions: Float[Tensor, "site row token feature"]
     ) -> Float[Tensor, "row site token"]:
-        start = torch.cat([self._expected_numbers(clean, site) for site in sites])
-        needed = elimination(clean.answer, start, lost.flatten(0, 1), clean.rows.maskable.repeat(len(sites), 1))
-        return needed.unflatten(0, lost.shape[:2]).transpose(0, 1)
+        start = torch.cat([self._predicted_logits(trace, site) for site in sites])
+        maskable = trace.rows.maskable.repeat(len(sites), 1)
+        costs = greedy_elimination(trace.answer, start, contributions.flatten(0, 1), maskable)
+        return costs.unflatten(0, contributions.shape[:2]).transpose(0, 1)
 
     def _votes(
-        self, clean: ForwardTrace, sites: tuple[str, ...], lost: Float[Tensor, "site row token feature"]
+        self, trace: ForwardTrace, sites: tuple[str, ...], contributions: Float[Tensor, "site row token feature"]
     ) -> Float[Tensor, "row site token"]:
         threshold = self.thresholds[[self.sites.index(site) for site in sites]][None, :, None]
-        needed = self._needs(clean, sites, lost)
-        held = needed / (needed + threshold.clamp(min=1e-9))
-        return torch.where((threshold < 0) | needed.isinf(), 1.0, held)
+        costs = self._elimination_costs(trace, sites, contributions)
+        keep = costs / (costs + threshold.clamp(min=1e-9))
+        return torch.where((threshold < 0) | costs.isinf(), 1.0, keep)
 
-    def _expected_numbers(self, clean: ForwardTrace, site: str) -> FlatLogits:
-        """What the model may be about to answer; where its last states are read, what it does answer."""
-        if self.task.sites[-1] in self.layered.student(site).sites:
-            return flat_logits(clean.answer)
-        leaning = cast(LinearProbe, self.leanings[self.sites.index(site)])
-        return probabilities_to_logits(clean.answer, leaning(clean.states[site], clean.rows.present))
+    def _predicted_logits(self, trace: ForwardTrace, site: str) -> FlatLogits:
+        """Return the logits that a site's linear probe predicts; the model's own if the network reads the last site."""
+        if self.task.sites[-1] in self.attributor.network(site).sites:
+            return flat_logits(trace.answer)
+        probe = cast(LinearProbe, self.linear_probes[self.sites.index(site)])
+        return probabilities_to_logits(trace.answer, probe(trace.states[site], trace.rows.present))
