@@ -66,7 +66,7 @@ def said() -> list[str]:
 
 @pytest.fixture(scope="module")
 def board(home: Path, said: list[str]) -> BenchmarkResult:
-    methods = ["attention", dm.method(last_word)]
+    methods = ["attention", dm.from_function(last_word)]
     return dm.benchmark(own(home), methods, METRICS, texts=96, out=home / "board", say=said.append)
 
 

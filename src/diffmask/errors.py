@@ -28,6 +28,10 @@ class NumericsError(DiffMaskError, ArithmeticError):
     """A model or a score that is not a finite number."""
 
 
+class MethodError(DiffMaskError, RuntimeError):
+    """A method whose own code raised an error."""
+
+
 class ExtraError(DiffMaskError, ImportError):
     """An optional library that is not installed."""
 

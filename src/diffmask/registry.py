@@ -77,7 +77,7 @@ _METHODS = (
         "methods.diffmask.nested:NestedDiffMask",
         "nested masks for several margins, and a ranking",
     ),
-    ("amortised", "methods.amortised.amortised:Amortised", "signed scores learned once, one pass a text (FastSHAP)"),
+    ("amortised", "methods.amortised.amortised:Amortised", "signed scores from a network in one pass (FastSHAP)"),
     (
         "diffmask-per-input",
         "methods.diffmask.per_input:PerInputDiffMask",
@@ -88,28 +88,48 @@ _METHODS = (
         "methods.diffmask.per_input:PerInputReinforce",
         "the same with binary masks and score-function gradients",
     ),
-    ("exact-erasure", "methods.leave_one_out:ExactErasure", "the smallest evidence, where a task knows it"),
-    ("leave-one-out", "methods.leave_one_out:LeaveOneOut", "leave one token out: mask, delete or hide it (Li 2016)"),
-    ("subset-search", "methods.subset_search:SubsetSearch", "the smallest sets of tokens that keep the decision"),
-    ("greedy-search", "methods.subset_search:GreedySearch", "the order best for sufficiency and comprehensiveness"),
-    ("gradient", "methods.gradients:Gradient", "norm of the gradient (Simonyan 2014)"),
-    ("input-x-gradient", "methods.gradients:InputXGradient", "state times gradient (Shrikumar 2017)"),
+    (
+        "exact-erasure",
+        "methods.leave_one_out:ExactErasure",
+        "the smallest sufficient set, if the task knows it",
+    ),
+    (
+        "leave-one-out",
+        "methods.leave_one_out:LeaveOneOut",
+        "erase, delete or hide one token at a time (Li 2016)",
+    ),
+    (
+        "subset-search",
+        "methods.subset_search:SubsetSearch",
+        "the smallest sets that keep the prediction (Li 2016)",
+    ),
+    (
+        "greedy-search",
+        "methods.subset_search:GreedySearch",
+        "the order with the best sufficiency and comprehensiveness",
+    ),
+    ("gradient", "methods.gradients:Gradient", "norm of the gradient per token (Simonyan 2014)"),
+    ("input-x-gradient", "methods.gradients:InputXGradient", "embedding times gradient (Shrikumar 2017)"),
     (
         "integrated-gradients",
         "methods.gradients:IntegratedGradients",
-        "gradients along a path from a baseline (Sundararajan 2017)",
+        "gradients averaged on the path from a baseline (Sundararajan 2017)",
     ),
-    ("attention", "methods.attention:Attention", "attention each token receives"),
-    ("attention-rollout", "methods.attention:AttentionRollout", "attention followed through the layers (Abnar 2020)"),
-    ("bottleneck", "methods.bottleneck:Bottleneck", "information bottleneck per input (Schulz 2020)"),
-    ("noise-tolerance", "methods.noise.method:NoiseTolerance", "largest noise each token tolerates (Guan 2019)"),
+    ("attention", "methods.attention:Attention", "mean attention weight of each token (Bahdanau 2015)"),
+    ("attention-rollout", "methods.attention:AttentionRollout", "attention multiplied through the layers (Abnar 2020)"),
+    ("bottleneck", "methods.bottleneck:Bottleneck", "information bottleneck optimised per text (Schulz 2020)"),
+    (
+        "noise-tolerance",
+        "methods.noise.method:NoiseTolerance",
+        "1 / the largest noise each token tolerates (Guan 2019)",
+    ),
     (
         "mutual-information",
         "methods.mutual_information:MutualInformation",
-        "word and label over the training rows, model unseen",
+        "mutual information of words and labels in the data (Madsen 2022)",
     ),
-    ("uniform", "methods.baselines:Uniform", "every token the same"),
-    ("random", "methods.baselines:Random", "a random order: the floor every method must beat"),
+    ("uniform", "methods.baselines:Uniform", "baseline: the same score for every token"),
+    ("random", "methods.baselines:Random", "baseline: random scores"),
 )
 _METRICS = (
     (
@@ -168,4 +188,9 @@ for _kind, _rows in (("task", _TASKS), ("method", _METHODS), ("metric", _METRICS
     for _name, _target, _summary in _rows:
         register(_kind, _name, f"diffmask.{_target}", _summary)
 for _name in _CAPTUM:
-    register("method", f"captum:{_name}", f"diffmask.methods.captum:{_name}", "by Captum; needs diffmask[captum]")
+    register(
+        "method",
+        f"captum:{_name}",
+        f"diffmask.methods.captum:Captum{_name}",
+        "by Captum; needs diffmask[captum]",
+    )

@@ -84,7 +84,7 @@ def test_a_task_without_attention_says_how_to_get_it(toy_task: CountingTask) -> 
 
 
 def test_weights_of_the_wrong_shape_are_refused() -> None:
-    with pytest.raises(InputError, match=r"gave \(1, 1, 1, 1, 3\) for \(1, 2\) tokens"):
+    with pytest.raises(InputError, match=r"returned \(1, 1, 1, 1, 3\) for \(1, 2\) tokens"):
         Attention().fit(GivenAttention([[[[0.2, 0.4, 0.4]]]]))
-    with pytest.raises(ConfigError, match="residual is at least 0 and below 1"):
+    with pytest.raises(ConfigError, match="residual must be at least 0 and below 1"):
         AttentionRollout(residual=1.0)

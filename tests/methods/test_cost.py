@@ -85,7 +85,7 @@ def test_leave_one_out_costs_a_row_for_each_token(task: TransformerTask) -> None
 def test_a_search_costs_a_row_for_each_set_it_tries(task: TransformerTask) -> None:
     batch = task.data["test"][:BATCH]
     explainer = explained(task, "subset-search", {})
-    tried = sum(found.tried for found in explainer.search(batch.trim()))  # type: ignore[operator]  # its own method
+    tried = sum(result.evaluated for result in explainer.search(batch.trim()))  # type: ignore[operator]  # its own method
     assert explainer.cost.rows == BATCH + tried
 
 

@@ -10,7 +10,7 @@ from diffmask.core.batch import Batch, delete_tokens
 from diffmask.core.distributions import predicted_outcome, target_score
 from diffmask.errors import ConfigError, TaskError
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.methods.subset_search import ErasureSearchExplainer, Search, SubsetSearch
+from diffmask.methods.subset_search import MinimalSetSearch, SubsetSearch, SubsetSearchExplainer, TokenBeam
 from diffmask.tasks.toy import CountingTask
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask, either
@@ -107,9 +107,9 @@ def test_hiding_a_token_asks_for_an_attention_mask(toy_task: CountingTask) -> No
         LeaveOneOut(mode="attention-mask").fit(toy_task)
 
 
-def search(method: SubsetSearch, task: LookupTask) -> ErasureSearchExplainer:
+def search(method: SubsetSearch, task: LookupTask) -> SubsetSearchExplainer:
     explainer = method.fit(task)
-    assert isinstance(explainer, ErasureSearchExplainer)
+    assert isinstance(explainer, SubsetSearchExplainer)
     return explainer
 
 
@@ -119,7 +119,7 @@ def test_all_smallest_sets_are_found_and_shared_among_their_tokens() -> None:
     (found,) = explainer.search(task.data["test"])
     assert found.sets == ((0, 1), (1, 3))
     assert found.complete
-    assert found.tried == 5 + 10
+    assert found.evaluated == 5 + 10
     torch.testing.assert_close(explainer(task.data["test"]).scores, torch.tensor([[0.5, 1.0, 0.0, 0.5, 0.0]]))
 
 
@@ -150,16 +150,16 @@ def test_beyond_the_budget_a_beam_follows_the_most_promising_sets() -> None:
     (whole,) = search(SubsetSearch(), task).search(task.data["test"])
     assert whole.complete
     assert whole.sets == found.sets
-    assert found.tried < whole.tried
+    assert found.evaluated < whole.evaluated
 
 
 def test_a_search_over_nothing_ends() -> None:
-    empty = Search([], 1, 10, 2)
+    empty = MinimalSetSearch([], 1, 10, 2)
     assert empty.candidates() == [()]
-    empty.note((), False, 0.0)
+    empty.record((), False, 0.0)
     empty.advance()
     assert empty.done
-    assert empty.found().sets == ()
+    assert empty.result().sets == ()
 
 
 def test_counts_below_one_are_refused() -> None:
@@ -167,3 +167,19 @@ def test_counts_below_one_are_refused() -> None:
         SubsetSearch(beam=0)
     with pytest.raises(ConfigError, match="at least 1"):
         LeaveOneOut(internal_batch_size=0)
+
+
+def test_a_beam_grows_sets_by_one_token_and_keeps_the_best() -> None:
+    beam = TokenBeam([0, 1, 2], width=2)
+    assert beam.expand() == {(0,): 0.0, (1,): 0.0, (2,): 0.0}
+    beam.prune({(0,): 1.0, (1,): 3.0, (2,): 1.0})
+    assert beam.values == {(1,): 3.0, (0,): 1.0}  # a tie goes to the smaller tuple
+    assert beam.expand() == {(0, 1): 3.0, (1, 2): 3.0, (0, 2): 1.0}  # of two ways to a set, the better value
+    beam.prune({(0, 1): 5.0, (1, 2): 4.0, (0, 2): 9.0}, priority={(0, 1): 2.0, (1, 2): 1.0, (0, 2): 0.0})
+    assert beam.values == {(0, 1): 5.0, (1, 2): 4.0}
+
+
+def test_an_ordered_beam_remembers_the_better_order_of_a_set() -> None:
+    beam = TokenBeam([0, 1, 2], width=2, ordered=True)
+    beam.prune({(0,): 1.0, (1,): 3.0, (2,): 0.0})
+    assert beam.expand() == {(1, 0): 3.0, (1, 2): 3.0, (0, 2): 1.0}

@@ -14,7 +14,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, predicted_outcome, target_score
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, SiteError, TaskError
-from diffmask.methods.gradients import Gradient, InputXGradient, IntegratedGradientExplainer, IntegratedGradients
+from diffmask.methods.gradients import Gradient, InputXGradient, IntegratedGradients, IntegratedGradientsExplainer
 from support.linear import VALUES, VECTORS, WEIGHTS, LinearTask
 from support.transformer import TransformerTask
 
@@ -105,7 +105,7 @@ def test_integrated_gradient_is_complete_at_64_steps(
     if baseline == "zero" and site.startswith("block"):
         pytest.skip("a norm of states near zero has no slope worth integrating")
     explainer = IntegratedGradients(site=site, baseline=baseline).fit(transformer)
-    assert isinstance(explainer, IntegratedGradientExplainer)
+    assert isinstance(explainer, IntegratedGradientsExplainer)
     explainer(transformer.data["test"])
     assert explainer.completeness_error < 0.01
     assert explainer.diagnostics[site] == {"completeness_error": explainer.completeness_error, "problems": {}}
@@ -169,7 +169,7 @@ def test_a_site_that_is_not_there_is_refused_with_the_nearest(transformer: Trans
 
 
 def test_steps_must_be_positive() -> None:
-    with pytest.raises(ConfigError, match="n_steps and internal_batch_size are at least 1"):
+    with pytest.raises(ConfigError, match="n_steps and internal_batch_size must be at least 1"):
         IntegratedGradients(n_steps=0)
 
 

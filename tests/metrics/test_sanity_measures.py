@@ -13,7 +13,7 @@ from diffmask.core.task import copy_task
 from diffmask.errors import ConfigError
 from diffmask.methods.attention import Attention
 from diffmask.methods.baselines import Random, Uniform
-from diffmask.methods.gradients import Gradient, IntegratedGradients, slope
+from diffmask.methods.gradients import Gradient, IntegratedGradients, state_gradient
 from diffmask.methods.leave_one_out import ExactErasure
 from diffmask.metrics.ground_truth import MassOnEvidence
 from diffmask.metrics.robustness import MaxSensitivity, draw_noise, max_sensitivity
@@ -44,7 +44,7 @@ def test_sensitivity_is_captums(task: TransformerTask) -> None:
         state = given[0] if isinstance(given, tuple) else given
         copies = len(state) // len(batch)
         part, wanted = batch.repeat(copies), outcome.repeat_interleave(copies, dim=0)
-        steep = slope(task, part, wanted, "embedding", "log-probability", state)
+        steep = state_gradient(task, part, wanted, "embedding", "log-probability", state)
         return (steep.norm(dim=-1).masked_fill(~part.maskable, 0.0),)
 
     def perturb(state: Tensor) -> Tensor:

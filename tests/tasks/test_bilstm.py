@@ -19,7 +19,7 @@ from diffmask.core.training import generator
 from diffmask.datasets import babi
 from diffmask.datasets.tokenizers import MASK, TokenizedExample, Vocabulary
 from diffmask.methods.attention import Attention
-from diffmask.methods.gradients import Gradient, slope
+from diffmask.methods.gradients import Gradient, state_gradient
 from diffmask.tasks.bilstm.config import BiLSTMConfig
 from diffmask.tasks.bilstm.lstm import bidirectional_states
 from diffmask.tasks.bilstm.model import BiLSTMEncoder, PairBiLSTM, SingleBiLSTM
@@ -165,7 +165,7 @@ def test_the_gradient_is_that_of_the_unnormalised_logit(task: BiLSTMClassificati
     torch.testing.assert_close(
         target_score(task.predict(batch), batch.target, "logit"), scores[torch.arange(2), batch.target]
     )
-    steep = slope(task, batch, batch.target, "embedding", "logit")
+    steep = state_gradient(task, batch, batch.target, "embedding", "logit")
     weight = task.model.get_submodule("embedding").weight
     dense = (steep @ weight.T).norm(dim=-1)  # type: ignore[operator]  # it is a tensor
     found = Gradient(one_hot=True, quantity="logit").fit(task)(batch, batch.target).scores

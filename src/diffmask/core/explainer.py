@@ -200,6 +200,8 @@ class Method(Config, ABC):
     """Config of an explainer; `fit` builds and trains it."""
 
     kind: ClassVar[str] = "method"
+    is_baseline: ClassVar[bool] = False
+    """Whether scores ignore the model: a reference that methods should beat, not a method."""
 
     @abstractmethod
     def build(self, task: Task, seed: int) -> Explainer:

@@ -1,4 +1,4 @@
-"""Scores that look at nothing: the floor and the flat line of every comparison."""
+"""Baselines that do not look at the model: random and uniform scores."""
 
 import hashlib
 from dataclasses import dataclass
@@ -16,36 +16,38 @@ from diffmask.core.training import generator
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform(Method):
-    """Every token the same."""
+    """score_t = 1."""
 
     name: ClassVar[str] = "uniform"
+    is_baseline: ClassVar[bool] = True
 
     def build(self, task: Task, seed: int) -> "UniformExplainer":
-        """Nothing to allocate."""
+        """Return the explainer; there is nothing to fit."""
         return UniformExplainer(task)
 
 
 class UniformExplainer(Explainer):
-    """Score 1 for every token."""
+    """Explainer that scores every token 1."""
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Ones."""
+        """Return ones."""
         return Attribution(torch.ones(batch.tokens.shape))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Method):
-    """Every token a number drawn from (0, 1)."""
+    """score_t ~ U(0, 1)."""
 
     name: ClassVar[str] = "random"
+    is_baseline: ClassVar[bool] = True
 
     def build(self, task: Task, seed: int) -> "RandomExplainer":
-        """Nothing to allocate; the seed chooses the numbers."""
+        """Return the explainer; the seed selects the random numbers."""
         return RandomExplainer(task, seed)
 
 
 class RandomExplainer(Explainer):
-    """Uniform scores, drawn for a row from its own tokens: a row scores the same in any batch."""
+    """Explainer that draws scores from a generator seeded by the row's tokens: a row scores the same in any batch."""
 
     seed: Tensor
 
@@ -54,9 +56,9 @@ class RandomExplainer(Explainer):
         self.register_buffer("seed", torch.tensor(seed))
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """One generator a row, seeded by the row's tokens."""
+        """Draw one score per token of each row."""
         scores = torch.zeros(batch.tokens.shape)
-        for row, (tokens, real) in enumerate(zip(batch.tokens, batch.present, strict=True)):
-            text = hashlib.sha256(tokens[real].cpu().numpy().tobytes()).hexdigest()
-            scores[row, real] = torch.rand(int(real.sum()), generator=generator(int(self.seed), "random", text))
+        for row, (tokens, present) in enumerate(zip(batch.tokens, batch.present, strict=True)):
+            text = hashlib.sha256(tokens[present].cpu().numpy().tobytes()).hexdigest()
+            scores[row, present] = torch.rand(int(present.sum()), generator=generator(int(self.seed), "random", text))
         return Attribution(scores)

@@ -1,4 +1,4 @@
-"""Information bottleneck, per input: how much of each token can be replaced by noise? Schulz et al. 2020."""
+"""Per-sample information bottleneck: the share of each token's state that must pass. Schulz et al. 2020."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,27 +18,29 @@ State = Float[Tensor, "row token width"]
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck(Method):
-    """Minimise -log p(target | z) + weight * KL(z || noise) over a gate a token; the score is the gate.
+    """score_t = gate g_t that minimises -log p(target | z) + weight * KL(z || noise). Schulz et al. 2020.
 
-    z = g h + (1 - g) (mean + deviation * noise), g = sigmoid(a), a starting at 5; one noise draw a step.
+    z = g h + (1 - g) (mean + deviation * noise), g = sigmoid(a) with a = 5 at the start; one noise sample per step.
     """
 
     name: ClassVar[str] = "bottleneck"
 
     site: str | None = None
-    """Where the bottleneck sits; the token embedding where none is named."""
+    """Site of the bottleneck. Default: the token embedding."""
     steps: int = 500
+    """Steps of the optimiser."""
     weight: float = 10.0
-    """Price of a nat that passes the bottleneck."""
+    """Weight of the information that passes, in nats."""
     learning_rate: float = 0.1
+    """Learning rate of RMSprop."""
 
     def build(self, task: Task, seed: int) -> "BottleneckExplainer":
-        """Mean and deviation of the site are taken from the training rows."""
+        """Estimate the mean and deviation of the site from the training rows."""
         return BottleneckExplainer(self, task, self.site_of(task, self.site), seed)
 
 
 class BottleneckExplainer(Explainer):
-    """Optimises its gates anew for every batch; a row's gates depend on no other row."""
+    """Explainer that optimises the gates of every batch; the gates of a row do not depend on other rows."""
 
     seed: Tensor
 
@@ -46,12 +48,12 @@ class BottleneckExplainer(Explainer):
         super().__init__(task)
         self.method, self.site = method, site
         self.register_buffer("seed", torch.tensor(seed))
-        known = site_statistics(task, [site], rows=2000)[site]
-        self.mean = nn.Parameter(known.mean, requires_grad=False)
-        self.deviation = nn.Parameter(known.deviation, requires_grad=False)
+        statistics = site_statistics(task, [site], rows=2000)[site]
+        self.mean = nn.Parameter(statistics.mean, requires_grad=False)
+        self.deviation = nn.Parameter(statistics.deviation, requires_grad=False)
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """The same noise for every row: scores do not depend on the batch."""
+        """Optimise the gates with the same noise for every row, so that scores do not depend on the batch."""
         _, states = self.task.trace(batch)
         state = states[self.site]
         gates = state.new_full(batch.tokens.shape, 5.0).requires_grad_()
@@ -71,19 +73,19 @@ class BottleneckExplainer(Explainer):
         gate: Float[Tensor, "row token"],
         noise: Float[Tensor, "token width"],
     ) -> Float[Tensor, ""]:
-        """Summed over rows, so that each is optimised as if alone."""
-        open_part = gate[..., None]
-        mixed = open_part * state + (1 - open_part) * (self.mean + self.deviation * noise)
-        kept = torch.where(batch.maskable[..., None], mixed, state)
-        surprise = -self.task.predict(batch, {self.site: lambda _: kept}).log_prob(target)
-        passed = (information(gate, state, self.mean, self.deviation) * batch.maskable).sum(dim=1)
-        return (surprise + self.method.weight * passed / batch.maskable.sum(dim=1).clamp(min=1)).sum()
+        """Return the loss summed over rows, so that each row is optimised independently."""
+        weight = gate[..., None]
+        mixed = weight * state + (1 - weight) * (self.mean + self.deviation * noise)
+        edited = torch.where(batch.maskable[..., None], mixed, state)
+        cross_entropy = -self.task.predict(batch, {self.site: lambda _: edited}).log_prob(target)
+        passed = (bottleneck_information(gate, state, self.mean, self.deviation) * batch.maskable).sum(dim=1)
+        return (cross_entropy + self.method.weight * passed / batch.maskable.sum(dim=1).clamp(min=1)).sum()
 
 
-def information(
+def bottleneck_information(
     gate: Float[Tensor, "row token"], state: State, mean: Float[Tensor, " width"], deviation: Float[Tensor, " width"]
 ) -> Float[Tensor, "row token"]:
-    """KL(N(g h + (1-g) m, (1-g)^2 s^2) || N(m, s^2)) in nats, averaged over the width. Schulz et al. 2020, eq. 6."""
-    shut = (1 - gate).clamp(min=1e-6)
+    """Return KL(N(g h + (1-g) m, (1-g)^2 s^2) || N(m, s^2)), averaged over the width. Schulz et al. 2020, eq. 6."""
+    noise_share = (1 - gate).clamp(min=1e-6)
     signal = (gate[..., None] * (state - mean) / deviation).square().mean(dim=-1)
-    return 0.5 * (shut.square() + signal - 1) - shut.log()
+    return 0.5 * (noise_share.square() + signal - 1) - noise_share.log()

@@ -1,7 +1,7 @@
-"""Methods of Captum behind this package's interface: features are tokens, and only those that may be masked.
+"""Captum's attribution methods as configs of this package. Kokhlikyan et al. 2020.
 
-Kokhlikyan et al. 2020. Captum's gradient methods are given the states of a site, its perturbation methods a switch for
-each maskable token: 1 keeps the token's state, 0 puts the baseline in its place.
+Gradient methods attribute to the states of a site. Perturbation methods attribute to one switch per maskable token: 1
+keeps the token's state, 0 replaces it by the baseline. Classes are registered as `captum:<name in captum.attr>`.
 """
 
 from abc import ABC, abstractmethod
@@ -15,40 +15,44 @@ from diffmask.core.distributions import Quantity
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, ExtraError
-from diffmask.methods.captum_explainers import GradientExplainer, LayerExplainer, SwitchExplainer
+from diffmask.methods.captum_explainers import (
+    CaptumGradientExplainer,
+    CaptumLayerExplainer,
+    CaptumPerturbationExplainer,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptumMethod(Method, ABC):
-    """What all of them share."""
+    """Config shared by all Captum methods."""
 
     site: str | None = None
-    """Where states are changed or differentiated; the token embedding where none is named."""
+    """Site whose states are perturbed or differentiated. Default: the token embedding."""
     quantity: Quantity = "log-odds"
-    """What is explained."""
+    """Quantity of the target outcome that is explained."""
     internal_batch_size: int = 256
-    """Rows the model is given at once, where Captum lets it be chosen."""
+    """Rows per forward pass, if the Captum method has this option."""
 
     def __post_init__(self) -> None:
         for name, value in self.to_dict().items():
             if isinstance(value, int) and value < 1 and not isinstance(value, bool):
-                raise ConfigError(f"{self.name}: {name} is at least 1; found {value}")
+                raise ConfigError(f"{self.name}: {name} must be at least 1; got {value}")
 
     def build(self, task: Task, seed: int) -> Explainer:
-        """Captum must be installed, and the site be there."""
+        """Check the site and that Captum is installed."""
         site = self.site_of(task, self.site)
         return self.explainer(task, site, seed)
 
     @abstractmethod
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
-        """The kind of explainer that this method wants."""
+        """Return the explainer of this kind of method."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """What Captum's `attribute` is given besides states and baselines, for texts of so many tokens."""
+        """Return further arguments of Captum's `attribute`, for texts of `tokens` tokens."""
         return {}
 
     def algorithm(self) -> Any:
-        """Captum's own class of that name."""
+        """Return Captum's class of this name."""
         try:
             module = import_module("captum.attr")
         except ImportError as error:
@@ -57,162 +61,165 @@ class CaptumMethod(Method, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientMethod(CaptumMethod, ABC):
+class CaptumGradientMethod(CaptumMethod, ABC):
     """Methods that differentiate at the text; scores are summed over the width."""
 
-    random: ClassVar[bool] = False
-    """Whether it draws numbers: texts then go one by one, each from the same seed."""
+    is_stochastic: ClassVar[bool] = False
+    """Whether the method draws random numbers; rows are then explained one by one, each from the same seed."""
 
     signed: bool = False
-    """Whether tokens that speak against the outcome score below zero, or by their size."""
+    """Whether scores keep their sign; without it they are absolute values."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
-        """Batched, unless it draws numbers."""
-        return GradientExplainer(self, task, site, None, seed)
+        """Return an explainer without a baseline."""
+        return CaptumGradientExplainer(self, task, site, None, seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathMethod(GradientMethod, ABC):
+class CaptumPathMethod(CaptumGradientMethod, ABC):
     """Methods that differentiate between a baseline and the text."""
 
     baseline: Baseline = "zero"
-    """The state of a token that is not there."""
+    """State of an absent token."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
-        """Batched, unless it draws numbers."""
-        return GradientExplainer(self, task, site, baseline_state(task, site, self.baseline), seed)
+        """Return an explainer with a baseline."""
+        return CaptumGradientExplainer(self, task, site, baseline_state(task, site, self.baseline), seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SwitchMethod(CaptumMethod, ABC):
-    """Methods that switch tokens off; texts go one by one, their perturbations together."""
+class CaptumPerturbationMethod(CaptumMethod, ABC):
+    """Methods that erase tokens; rows are explained one by one, with all perturbations of a row in a batch."""
 
     baseline: Baseline = "auto"
-    """The state of a token that is switched off."""
+    """State of an erased token."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
-        """One text at a time, each from the same seed."""
-        return SwitchExplainer(self, task, site, baseline_state(task, site, self.baseline), seed)
+        """Return an explainer that starts every row from the same seed."""
+        return CaptumPerturbationExplainer(self, task, site, baseline_state(task, site, self.baseline), seed)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saliency(GradientMethod):
-    """sum over the width of |d f / d h_t|."""
+class CaptumSaliency(CaptumGradientMethod):
+    """score_t = sum over the width of |d f / d h_t|. Simonyan et al. 2014."""
 
     name: ClassVar[str] = "captum:Saliency"
 
 
 @dataclass(frozen=True, kw_only=True)
-class InputXGradient(GradientMethod):
-    """h_t . d f / d h_t."""
+class CaptumInputXGradient(CaptumGradientMethod):
+    """score_t = h_t . d f / d h_t. Shrikumar et al. 2017."""
 
     name: ClassVar[str] = "captum:InputXGradient"
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntegratedGradients(PathMethod):
-    """Sundararajan et al. 2017, by Gauss-Legendre quadrature."""
+class CaptumIntegratedGradients(CaptumPathMethod):
+    """score_t = (h_t - b) . mean of grad f on the line from b to h, by Gauss-Legendre. Sundararajan et al. 2017."""
 
     name: ClassVar[str] = "captum:IntegratedGradients"
     n_steps: int = 50
+    """Points on the path."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """Points of the path."""
+        """Return the number of points and the batch size."""
         return {"n_steps": self.n_steps, "internal_batch_size": self.internal_batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerIntegratedGradients(CaptumMethod):
-    """The same from the site's states in a text of mask tokens (or padding) to its states in the text."""
+class CaptumLayerIntegratedGradients(CaptumMethod):
+    """Integrated gradients from the site's states in a text of mask tokens (or padding) to its states in the text."""
 
     name: ClassVar[str] = "captum:LayerIntegratedGradients"
     n_steps: int = 50
+    """Points on the path."""
     signed: bool = False
-    """Whether tokens that speak against the outcome score below zero, or by their size."""
+    """Whether scores keep their sign; without it they are absolute values."""
 
     def explainer(self, task: Task, site: str, seed: int) -> Explainer:
-        """The baseline is a text, not a state."""
-        return LayerExplainer(self, task, site)
+        """Return an explainer whose baseline is a text, not a state."""
+        return CaptumLayerExplainer(self, task, site)
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """Points of the path."""
+        """Return the number of points and the batch size."""
         return {"n_steps": self.n_steps, "internal_batch_size": self.internal_batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepLift(PathMethod):
-    """Shrikumar et al. 2017; sees through activations that are modules, and through each only once."""
+class CaptumDeepLift(CaptumPathMethod):
+    """Rescale rule of Shrikumar et al. 2017; it handles only activations that are modules, each used once."""
 
     name: ClassVar[str] = "captum:DeepLift"
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientShap(PathMethod):
-    """Lundberg and Lee 2017: the mean gradient at random places between baseline and text."""
+class CaptumGradientShap(CaptumPathMethod):
+    """Mean gradient at random points between baseline and text, times their difference. Lundberg and Lee 2017."""
 
     name: ClassVar[str] = "captum:GradientShap"
-    random: ClassVar[bool] = True
+    is_stochastic: ClassVar[bool] = True
     n_samples: int = 25
+    """Random points."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """Random places."""
+        """Return the number of random points."""
         return {"n_samples": self.n_samples}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureAblation(SwitchMethod):
-    """f(x) - f(x without token t)."""
+class CaptumFeatureAblation(CaptumPerturbationMethod):
+    """score_t = f(x) - f(x without token t)."""
 
     name: ClassVar[str] = "captum:FeatureAblation"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Occlusion(SwitchMethod):
-    """Zeiler and Fergus 2014: the mean drop over the windows of tokens that hold t."""
+class CaptumOcclusion(CaptumPerturbationMethod):
+    """Mean drop over the windows of tokens that contain token t. Zeiler and Fergus 2014."""
 
     name: ClassVar[str] = "captum:Occlusion"
     window: int = 2
-    """Tokens switched off together."""
+    """Tokens erased together."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """A window no longer than the text."""
+        """Return a window no longer than the text."""
         return {"sliding_window_shapes": (min(self.window, tokens),)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapleyValueSampling(SwitchMethod):
-    """Castro et al. 2009: a token's mean contribution as tokens are switched on in random orders."""
+class CaptumShapleyValueSampling(CaptumPerturbationMethod):
+    """Mean contribution of a token as tokens are added in random orders. Castro et al. 2009."""
 
     name: ClassVar[str] = "captum:ShapleyValueSampling"
     n_samples: int = 25
-    """Orders."""
+    """Random orders."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """Random orders."""
+        """Return the number of random orders."""
         return {"n_samples": self.n_samples}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lime(SwitchMethod):
-    """Ribeiro et al. 2016: the weights of a sparse linear model of f near the text."""
+class CaptumLime(CaptumPerturbationMethod):
+    """Weights of a sparse linear model of f near the text. Ribeiro et al. 2016."""
 
     name: ClassVar[str] = "captum:Lime"
     n_samples: int = 100
     """Perturbed texts."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """Random texts."""
+        """Return the number of perturbed texts."""
         return {"n_samples": self.n_samples}
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelShap(SwitchMethod):
-    """Lundberg and Lee 2017: Shapley values by weighted least squares."""
+class CaptumKernelShap(CaptumPerturbationMethod):
+    """Shapley values by weighted least squares. Lundberg and Lee 2017."""
 
     name: ClassVar[str] = "captum:KernelShap"
     n_samples: int = 100
     """Perturbed texts."""
 
     def options(self, tokens: int) -> Mapping[str, Any]:
-        """Random texts."""
+        """Return the number of perturbed texts."""
         return {"n_samples": self.n_samples}

@@ -1,5 +1,7 @@
-"""How Captum is called: on the states of a site, on switches of tokens, or on a layer."""
+"""Explainers that call Captum on the states of a site, on switches of tokens, or on a layer of the model."""
 
+import os
+import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,8 +24,8 @@ from diffmask.core.training import generator
 State = Float[Tensor, "row token width"]
 
 
-class GradientExplainer(Explainer):
-    """Attributions of the site's states, summed over the width."""
+class CaptumGradientExplainer(Explainer):
+    """Attributions to the site's states, summed over the width."""
 
     seed: Tensor
 
@@ -36,14 +38,13 @@ class GradientExplainer(Explainer):
         self.register_buffer("seed", torch.tensor(seed))
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """One by one where numbers are drawn, so that a text's numbers are its own."""
-        parts = []
-        for rows in torch.arange(len(batch)).split(1 if self.method.random else len(batch)):
-            part = batch[rows].trim()
-            missing = batch.tokens.shape[1] - part.tokens.shape[1]
-            parts.append(pad(self._attribute(part, target[rows]), (0, missing)))
-        scores = torch.cat(parts)
-        return Attribution(scores if self.method.signed else scores.abs())
+        """Explain rows together, or one by one if the method is stochastic, so that no row depends on another."""
+        scores = []
+        for rows in torch.arange(len(batch)).split(1 if self.method.is_stochastic else len(batch)):
+            chunk = batch[rows].trim()
+            missing = batch.tokens.shape[1] - chunk.tokens.shape[1]
+            scores.append(pad(self._attribute(chunk, target[rows]), (0, missing)))
+        return Attribution(torch.cat(scores) if self.method.signed else torch.cat(scores).abs())
 
     def _attribute(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row token"]:
         _, states = self.task.trace(batch)
@@ -51,14 +52,14 @@ class GradientExplainer(Explainer):
         options = dict(self.method.options(state.shape[1]))
         if self.baseline is not None:
             options["baselines"] = torch.where(batch.present[..., None], self.baseline, state)
-        explain = self.algorithm(Model(self.task, self.site, batch, target, self.method.quantity))
-        with quiet(int(self.seed)):
-            found = explain.attribute(state, additional_forward_args=(torch.arange(len(batch)),), **options)
-        return found.detach().sum(dim=-1)
+        algorithm = self.algorithm(StateFunction(self.task, self.site, batch, target, self.method.quantity))
+        with isolated(int(self.seed)):
+            attribution = algorithm.attribute(state, additional_forward_args=(torch.arange(len(batch)),), **options)
+        return attribution.detach().sum(dim=-1)
 
 
-class Model(nn.Module):
-    """f(states, rows): the number to explain, as a module, since Captum's DeepLift asks for one."""
+class StateFunction(nn.Module):
+    """f(states, rows): the explained number as a module, as Captum's DeepLift requires."""
 
     def __init__(
         self, task: Task, site: str, batch: Batch, target: Shaped[Tensor, "row *event"], quantity: Any
@@ -68,13 +69,13 @@ class Model(nn.Module):
         self.task, self.site, self.batch, self.target, self.quantity = task, site, batch, target, quantity
 
     def forward(self, state: State, rows: Int[Tensor, " row"]) -> Float[Tensor, " row"]:
-        """A number a row."""
-        answer = self.task.predict(self.batch[rows], {self.site: lambda _: state})
-        return target_score(answer, self.target[rows], self.quantity)
+        """Return the score of the target outcome per row."""
+        prediction = self.task.predict(self.batch[rows], {self.site: lambda _: state})
+        return target_score(prediction, self.target[rows], self.quantity)
 
 
-class SwitchExplainer(Explainer):
-    """Attributions of switches: h <- s h + (1 - s) b at each maskable token, s starting at 1."""
+class CaptumPerturbationExplainer(Explainer):
+    """Attributions to switches s: h <- s h + (1 - s) b at each maskable token, s = 1 in the text itself."""
 
     seed: Tensor
 
@@ -87,17 +88,17 @@ class SwitchExplainer(Explainer):
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """One text after the other, each without its padding."""
+        """Explain rows one by one, each without its padding."""
         scores = self.baseline.new_zeros(batch.tokens.shape)
         for row in range(len(batch)):
-            part = batch[row : row + 1].trim()
-            places = part.maskable[0].nonzero().flatten()
-            if len(places):
-                scores[row, places] = self._attribute(part, target[row : row + 1], places).to(scores)
+            text = batch[row : row + 1].trim()
+            tokens = text.maskable[0].nonzero().flatten()
+            if len(tokens):
+                scores[row, tokens] = self._attribute(text, target[row : row + 1], tokens).to(scores)
         return Attribution(scores)
 
     def _attribute(
-        self, batch: Batch, target: Shaped[Tensor, "row *event"], places: Int[Tensor, " feature"]
+        self, batch: Batch, target: Shaped[Tensor, "row *event"], tokens: Int[Tensor, " feature"]
     ) -> Float[Tensor, " feature"]:
         _, states = self.task.trace(batch)
         state = states[self.site]
@@ -106,51 +107,54 @@ class SwitchExplainer(Explainer):
             return torch.cat(self.portion.split(len(switches), lambda items: switched(switches[items])))
 
         def switched(switches: Float[Tensor, "copy feature"]) -> Float[Tensor, " copy"]:
-            kept = state.new_ones(len(switches), state.shape[1]).index_copy(1, places, switches.to(state))[..., None]
-            mixed = kept * state + (1 - kept) * self.baseline
-            answer = self.task.predict(batch.repeat(len(switches)), {self.site: lambda _: mixed})
-            return target_score(answer, target.repeat_interleave(len(switches), dim=0), self.method.quantity)
+            gates = state.new_ones(len(switches), state.shape[1]).index_copy(1, tokens, switches.to(state))[..., None]
+            mixed = gates * state + (1 - gates) * self.baseline
+            prediction = self.task.predict(batch.repeat(len(switches)), {self.site: lambda _: mixed})
+            return target_score(prediction, target.repeat_interleave(len(switches), dim=0), self.method.quantity)
 
-        on = state.new_ones(1, len(places))
-        if len(places) == 1:
-            # Some of Captum's samplers need two features; with one, every method comes to the same.
+        on = state.new_ones(1, len(tokens))
+        if len(tokens) == 1:
+            # Some of Captum's samplers need two features; with one, every method gives f(x) - f(baseline).
             return value(on) - value(1 - on)
-        options = {"perturbations_per_eval": self.method.internal_batch_size, **self.method.options(len(places))}
-        with quiet(int(self.seed)):
+        options = {"perturbations_per_eval": self.method.internal_batch_size, **self.method.options(len(tokens))}
+        with isolated(int(self.seed)):
             return self.algorithm(value).attribute(on, baselines=0, **options)[0].detach()
 
 
-class LayerExplainer(Explainer):
-    """Attributions of a layer's states, with texts of mask tokens as the baseline."""
+class CaptumLayerExplainer(Explainer):
+    """Attributions to the states of a layer, with a text of mask tokens as the baseline."""
 
     def __init__(self, method: Any, task: Task, site: str) -> None:
         super().__init__(task)
-        self.method, self.place, self.algorithm = method, task.site(site), method.algorithm()
+        self.method, self.layer, self.algorithm = method, task.site(site), method.algorithm()
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Captum's own hooks, not ours."""
+        """Explain all rows together; Captum places its own hooks on the layer and removes them."""
 
         def value(tokens: Int[Tensor, "copy token"], rows: Int[Tensor, " copy"]) -> Float[Tensor, " copy"]:
-            answer = self.task.predict(replace(batch[rows], tokens=tokens))
-            return target_score(answer, target[rows], self.method.quantity)
+            prediction = self.task.predict(replace(batch[rows], tokens=tokens))
+            return target_score(prediction, target[rows], self.method.quantity)
 
-        filler = self.task.pad_token if self.task.mask_token is None else self.task.mask_token
-        with quiet(0):
-            found = self.algorithm(value, self.task.model.get_submodule(self.place.module)).attribute(
+        baseline_token = self.task.pad_token if self.task.mask_token is None else self.task.mask_token
+        with isolated(0):
+            attribution = self.algorithm(value, self.task.model.get_submodule(self.layer.module)).attribute(
                 batch.tokens,
-                baselines=batch.tokens.masked_fill(batch.maskable, filler),
+                baselines=batch.tokens.masked_fill(batch.maskable, baseline_token),
                 additional_forward_args=(torch.arange(len(batch)),),
-                attribute_to_layer_input=self.place.side == "input",
+                attribute_to_layer_input=self.layer.side == "input",
                 **self.method.options(batch.tokens.shape[1]),
             )
-        scores = found.detach().sum(dim=-1)
+        scores = attribution.detach().sum(dim=-1)
         return Attribution(scores if self.method.signed else scores.abs())
 
 
 @contextmanager
-def quiet(seed: int) -> Iterator[None]:
-    """Captum draws from the global generators and warns of its own workings: here it finds a seed, and is not heard."""
-    kept = np.random.get_state()
+def isolated(seed: int) -> Iterator[None]:
+    """Run Captum with seeded global generators and without warnings, then restore generators and environment.
+
+    Lime and KernelShap import scikit-learn on first use, which draws from `random` and sets variables of OpenMP.
+    """
+    numpy_state, python_state, environment = np.random.get_state(), random.getstate(), dict(os.environ)
     with warnings.catch_warnings(), torch.random.fork_rng(), torch.enable_grad():
         warnings.simplefilter("ignore")
         torch.manual_seed(generator(seed, "captum").initial_seed())
@@ -158,4 +162,8 @@ def quiet(seed: int) -> Iterator[None]:
         try:
             yield
         finally:
-            np.random.set_state(kept)
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
+            for name in os.environ.keys() - environment.keys():
+                del os.environ[name]
+            os.environ.update(environment)

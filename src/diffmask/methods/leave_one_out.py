@@ -1,7 +1,4 @@
-"""Leave one out: by how much does the answer change when a token is gone? Li et al. 2016.
-
-Exact erasure: the smallest set of tokens that keeps the answer, where a task can state it.
-"""
+"""Leave-one-out (Li et al. 2016), and the exact smallest evidence of tasks that can state it."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -23,38 +20,38 @@ from diffmask.errors import ConfigError, TaskError
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveOneOut(Method):
-    """score_t = f(x) - f(x without token t), f the log-odds of the outcome."""
+    """score_t = f(x) - f(x without token t), f the log-odds of the outcome. Li et al. 2016."""
 
     name: ClassVar[str] = "leave-one-out"
 
     mode: Literal["mask", "delete", "attention-mask"] = "mask"
-    """Replace the token's state by a baseline, take the token out of the text, or hide it from attention.
+    """Erase the token's state, delete the token from the text, or exclude it from attention.
 
-    The only token of a text can be neither taken out nor hidden: it is replaced.
+    The only token of a text cannot be deleted or excluded: its state is erased.
     """
     site: str | None = None
-    """Where a state is replaced; the token embedding where none is named."""
+    """Site whose state is erased. Default: the token embedding."""
     baseline: Baseline = "auto"
-    """What it is replaced by."""
+    """State of an erased token."""
     quantity: Quantity = "log-odds"
-    """What the drop is measured in."""
+    """f: quantity of the target outcome."""
     internal_batch_size: int = 256
-    """Rows the model is given at once, one for each token left out."""
+    """Rows per forward pass, one per token left out."""
 
     def __post_init__(self) -> None:
         if self.internal_batch_size < 1:
-            raise ConfigError(f"erasure: internal_batch_size is at least 1; found {self.internal_batch_size}")
+            raise ConfigError(f"leave-one-out: internal_batch_size must be at least 1; got {self.internal_batch_size}")
 
-    def build(self, task: Task, seed: int) -> "ErasureExplainer":
-        """Hiding a token asks for a model that can be told to ignore it."""
+    def build(self, task: Task, seed: int) -> "LeaveOneOutExplainer":
+        """Check that the model has an attention mask, if tokens are excluded from attention."""
         if self.mode == "attention-mask" and not task.attention_masked:
-            raise TaskError(f"erasure: {type(task).__name__} has no attention mask; use mode 'mask' or 'delete'")
+            raise TaskError(f"leave-one-out: {type(task).__name__} has no attention mask; use mode 'mask' or 'delete'")
         site = self.site_of(task, self.site)
-        return ErasureExplainer(self, task, site, baseline_state(task, site, self.baseline))
+        return LeaveOneOutExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
 
-class ErasureExplainer(Explainer):
-    """As many rows through the model as there are maskable tokens, and the text itself."""
+class LeaveOneOutExplainer(Explainer):
+    """Explainer that runs the model on the text and once per maskable token."""
 
     def __init__(self, method: LeaveOneOut, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
@@ -64,22 +61,22 @@ class ErasureExplainer(Explainer):
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Every pair of a row and a maskable token is a row of its own."""
+        """Run every pair of a row and a maskable token as a row of its own."""
         rows, tokens = batch.maskable.nonzero(as_tuple=True)
         whole = target_score(self.task.predict(batch), target, self.method.quantity)
 
         def without(items: slice) -> Float[Tensor, " pair"]:
             return self._without(batch[rows[items]].trim(), tokens[items], target[rows[items]])
 
-        left = torch.cat([whole[:0], *self.portion.split(len(rows), without)])
+        remaining = torch.cat([whole[:0], *self.portion.split(len(rows), without)])
         scores = whole.new_zeros(batch.tokens.shape)
-        scores[rows, tokens] = whole[rows] - left
+        scores[rows, tokens] = whole[rows] - remaining
         return Attribution(scores)
 
     def _without(
         self, batch: Batch, tokens: Int[Tensor, " row"], target: Shaped[Tensor, "row *event"]
     ) -> Float[Tensor, " row"]:
-        """f of each row without one of its tokens."""
+        """Return f of each row without one of its tokens."""
         gone = torch.zeros_like(batch.present).scatter(1, tokens[:, None], True)
         replaced = gone if self.method.mode == "mask" else gone & (batch.present.sum(dim=1, keepdim=True) == 1)
         removed = gone & ~replaced
@@ -90,23 +87,23 @@ class ErasureExplainer(Explainer):
 
 @dataclass(frozen=True, kw_only=True)
 class ExactErasure(Method):
-    """1 for the smallest evidence, 0 for the rest: what a search over all subsets finds, with its hindsight.
+    """score_t = 1 for the smallest sufficient set of tokens, else 0: the result of a search over all subsets.
 
-    De Cao et al. 2020, section 4.1: that a token can be dropped does not mean that the model knows it.
+    De Cao et al. 2020, section 4.1, show its hindsight bias: a droppable token may still be used by the model.
     """
 
     name: ClassVar[str] = "exact-erasure"
 
     def build(self, task: Task, seed: int) -> "ExactErasureExplainer":
-        """A task that does not know its smallest evidence is refused here."""
+        """Check that the task knows its smallest evidence."""
         require(task, HasSmallestEvidence, self.name)
         return ExactErasureExplainer(task)
 
 
 class ExactErasureExplainer(Explainer):
-    """The task's own smallest evidence."""
+    """Explainer that returns the task's smallest evidence."""
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Ones at the evidence."""
+        """Return ones at the evidence."""
         return Attribution(require(self.task, HasSmallestEvidence, "exact-erasure").smallest_evidence(batch))

@@ -1,11 +1,10 @@
-"""A search for the smallest subsets that pass a test: every subset of a size while that is cheap, then a beam.
+"""Search over token sets: the smallest sets that keep the prediction, and the best order of tokens.
 
-Erasure search: the smallest sets of tokens that keep the decision. Li et al. 2016; De Cao et al. 2020.
-
-A search for the order of tokens that is best for sufficiency and comprehensiveness at once. Slow: a teacher.
+`TokenBeam` is the one beam search of the package. `SubsetSearch` uses it once exhaustive search is too expensive,
+`GreedySearch` uses it to order tokens, and the bounds of `diffmask.metrics.faithfulness` use it too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
@@ -24,107 +23,146 @@ from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError
 
-Subset = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Found:
-    """The outcome of one search."""
-
-    sets: tuple[Subset, ...]
-    """Every passing subset of the smallest size that has one, each in ascending order."""
-    complete: bool
-    """Whether all subsets up to that size were tried; after a beam there may be more, and smaller ones."""
-    tried: int
-    """Subsets that were tested."""
+TokenSet = tuple[int, ...]
+"""Positions of tokens: ascending for a set, in order of selection for an order."""
 
 
 @dataclass
-class Search:
-    """One text's search. Ask for `candidates`, `note` the verdict on each, then `advance`; until `done`."""
+class TokenBeam:
+    """Beam search over token sets: `expand` adds one token to every set in the beam, `prune` keeps the best sets."""
 
-    items: Sequence[int]
+    tokens: Sequence[int]
+    width: int
+    """Sets in the beam."""
+    ordered: bool = False
+    """Whether a set remembers the order in which its tokens were added."""
+    values: dict[TokenSet, float] = field(default_factory=lambda: {(): 0.0})
+    """Sets in the beam and their values; larger is better."""
+
+    def expand(self) -> dict[TokenSet, float]:
+        """Return every set with one token more, with the best value among the sets it extends."""
+        extended: dict[frozenset[int], TokenSet] = {}
+        inherited: dict[TokenSet, float] = {}
+        for tokens, value in self.values.items():
+            for token in self.tokens:
+                if token in tokens:
+                    continue
+                grown = (*tokens, token) if self.ordered else tuple(sorted((*tokens, token)))
+                known = extended.setdefault(frozenset(grown), grown)
+                inherited[known] = max(inherited.get(known, value), value)
+        return inherited
+
+    def prune(self, values: Mapping[TokenSet, float], priority: Mapping[TokenSet, float] | None = None) -> None:
+        """Keep the sets with the highest priority, by default the highest value; ties go to the smaller tuple."""
+        ranked = rank_sets(values if priority is None else priority)
+        self.values = {tokens: values[tokens] for tokens in ranked[: self.width]}
+
+
+def rank_sets(values: Mapping[TokenSet, float]) -> list[TokenSet]:
+    """Sort sets by falling value; ties go to the smaller tuple."""
+    return sorted(values, key=lambda tokens: (-values[tokens], tokens))
+
+
+@dataclass(frozen=True)
+class MinimalSets:
+    """Result of the search for the smallest sets in one text."""
+
+    sets: tuple[TokenSet, ...]
+    """Every sufficient set of the smallest size that has one, each in ascending order."""
+    complete: bool
+    """Whether all sets up to that size were evaluated; a beam may miss sets, also smaller ones."""
+    evaluated: int
+    """Number of sets that were evaluated."""
+
+
+@dataclass
+class MinimalSetSearch:
+    """Search in one text: evaluate `candidates`, `record` each result, `advance`, until `done`."""
+
+    tokens: Sequence[int]
     size: int
-    """The size being tried."""
+    """Size of the current candidates."""
     budget: int
-    beam: int
+    """Sets evaluated before exhaustive search ends."""
+    beam_width: int
     complete: bool = True
-    tried: int = 0
-    passed: list[Subset] = field(default_factory=list)
-    _leans: dict[Subset, float] = field(default_factory=dict)
+    evaluated: int = 0
+    sufficient: list[TokenSet] = field(default_factory=list)
+    _scores: dict[TokenSet, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.size = min(self.size, len(self.items))
+        self.size = min(self.size, len(self.tokens))
 
     @property
     def done(self) -> bool:
-        """Something passed, or nothing is left to try."""
-        return bool(self.passed) or self.size > len(self.items)
+        """Whether a sufficient set was found or all sizes are exhausted."""
+        return bool(self.sufficient) or self.size > len(self.tokens)
 
-    def candidates(self) -> list[Subset]:
-        """Subsets of the present size: all, or the best of one size less grown by an item."""
+    def candidates(self) -> list[TokenSet]:
+        """Return the sets of the current size: all of them, or those in reach of the beam."""
         if self.done:
             return []
         self.complete = self.complete and (
-            not self._leans or self.tried + comb(len(self.items), self.size) <= self.budget
+            not self._scores or self.evaluated + comb(len(self.tokens), self.size) <= self.budget
         )
         if self.complete:
-            return list(combinations(self.items, self.size))
-        best = sorted(self._leans, key=lambda subset: (-self._leans[subset], subset))[: self.beam]
-        return sorted({tuple(sorted((*subset, item))) for subset in best for item in self.items if item not in subset})
+            return list(combinations(self.tokens, self.size))
+        beam = TokenBeam(self.tokens, self.beam_width)
+        beam.prune(self._scores)
+        return sorted(beam.expand())
 
-    def note(self, subset: Subset, passes: bool, lean: float) -> None:
-        """The verdict on a candidate; `lean` says how near it came."""
-        self.tried += 1
-        self._leans[subset] = lean
-        if passes:
-            self.passed.append(subset)
+    def record(self, tokens: TokenSet, sufficient: bool, score: float) -> None:
+        """Store the result for a candidate; `score` orders sets that are not sufficient."""
+        self.evaluated += 1
+        self._scores[tokens] = score
+        if sufficient:
+            self.sufficient.append(tokens)
 
     def advance(self) -> None:
-        """Go on to the next size."""
+        """Continue with the next size."""
         if not self.done:
             self.size += 1
-        self._leans = {subset: lean for subset, lean in self._leans.items() if len(subset) == self.size - 1}
+        self._scores = {tokens: score for tokens, score in self._scores.items() if len(tokens) == self.size - 1}
 
-    def found(self) -> Found:
-        """What the search came to."""
-        return Found(tuple(sorted(self.passed)), self.complete, self.tried)
+    def result(self) -> MinimalSets:
+        """Return the sets found."""
+        return MinimalSets(tuple(sorted(self.sufficient)), self.complete, self.evaluated)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubsetSearch(Method):
-    """score_t = share, of the smallest sets that keep the decision, of those that hold token t.
+    """score_t = share of the smallest sufficient sets that contain token t. Li et al. 2016; De Cao et al. 2020.
 
-    A set keeps it if the decision is the same once every other maskable token is replaced by the baseline.
+    A set is sufficient if the prediction stays the same once every other maskable token is erased.
     """
 
     name: ClassVar[str] = "subset-search"
 
     site: str | None = None
-    """Where states are replaced; the token embedding where none is named."""
+    """Site whose states are erased. Default: the token embedding."""
     baseline: Baseline = "auto"
-    """What they are replaced by."""
+    """State of an erased token."""
     allow_empty: bool = False
-    """Whether to ask first if the decision needs any token at all; every score is 0 where it needs none."""
+    """Whether the empty set is a candidate; if it is sufficient, every score is 0."""
     budget: int = 1000
-    """Rows a text may cost while every set of a size is tried; from the size that would cost more on, a beam."""
+    """Rows per text for exhaustive search; a size that would exceed it is searched with a beam."""
     beam: int = 8
-    """Sets that the beam lets grow by a token."""
+    """Width of the beam."""
     internal_batch_size: int = 256
-    """Rows the model is given at once."""
+    """Rows per forward pass."""
 
     def __post_init__(self) -> None:
         if min(self.budget, self.beam, self.internal_batch_size) < 1:
-            raise ConfigError("subset-search: budget, beam and internal_batch_size are at least 1")
+            raise ConfigError("subset-search: budget, beam and internal_batch_size must be at least 1")
 
-    def build(self, task: Task, seed: int) -> "ErasureSearchExplainer":
-        """The baseline is taken from the training rows."""
+    def build(self, task: Task, seed: int) -> "SubsetSearchExplainer":
+        """Take the baseline from the training rows."""
         site = self.site_of(task, self.site)
-        return ErasureSearchExplainer(self, task, site, baseline_state(task, site, self.baseline))
+        return SubsetSearchExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
 
-class ErasureSearchExplainer(Explainer):
-    """Texts are searched together, size by size; `search` lists the sets themselves."""
+class SubsetSearchExplainer(Explainer):
+    """Searches all texts of a batch together, size by size; `search` returns the sets themselves."""
 
     def __init__(self, method: SubsetSearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
@@ -133,89 +171,89 @@ class ErasureSearchExplainer(Explainer):
         self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Zero for all where no set keeps the outcome, as when the outcome is not the model's own."""
+        """Score tokens by the sets found; all scores are 0 if no set keeps the outcome."""
         scores = self.baseline.new_zeros(batch.tokens.shape)
-        for row, found in enumerate(self.search(batch, target)):
-            for kept in found.sets:
-                scores[row, list(kept)] += 1 / len(found.sets)
+        for row, result in enumerate(self.search(batch, target)):
+            for tokens in result.sets:
+                scores[row, list(tokens)] += 1 / len(result.sets)
         return Attribution(scores)
 
     @torch.no_grad()
-    def search(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None = None) -> list[Found]:
-        """Every smallest set found, for each row; by default for the model's own answer."""
-        wanted = predicted_outcome(self.task.predict(batch)) if target is None else target
+    def search(self, batch: Batch, target: Shaped[Tensor, "row *event"] | None = None) -> list[MinimalSets]:
+        """Return the smallest sufficient sets of each row; by default for the predicted outcome."""
+        outcome = predicted_outcome(self.task.predict(batch)) if target is None else target
         first = 0 if self.method.allow_empty else 1
         searches = [
-            Search(row.nonzero().flatten().tolist(), first, self.method.budget, self.method.beam)
+            MinimalSetSearch(row.nonzero().flatten().tolist(), first, self.method.budget, self.method.beam)
             for row in batch.maskable
         ]
         while any(not search.done for search in searches):
-            self._try_next(batch, wanted, searches)
-        return [search.found() for search in searches]
+            self._evaluate_next(batch, outcome, searches)
+        return [search.result() for search in searches]
 
-    def _try_next(self, batch: Batch, target: Shaped[Tensor, "row *event"], searches: list[Search]) -> None:
-        """One size further in every text that is not solved."""
-        tried = [(row, kept) for row, search in enumerate(searches) for kept in search.candidates()]
-        rows = torch.tensor([row for row, _ in tried], device=batch.tokens.device)
+    def _evaluate_next(
+        self, batch: Batch, target: Shaped[Tensor, "row *event"], searches: list[MinimalSetSearch]
+    ) -> None:
+        """Evaluate the next size in every text that is not done."""
+        candidates = [(row, tokens) for row, search in enumerate(searches) for tokens in search.candidates()]
+        rows = torch.tensor([row for row, _ in candidates], device=batch.tokens.device)
         erased = batch.maskable[rows]
-        for index, (_, kept) in enumerate(tried):
-            erased[index, list(kept)] = False
+        for index, (_, tokens) in enumerate(candidates):
+            erased[index, list(tokens)] = False
 
-        def judge(items: slice) -> Float[Tensor, "pair 2"]:
-            return self._judge(batch[rows[items]], target[rows[items]], erased[items])
+        def evaluate(items: slice) -> Float[Tensor, "pair 2"]:
+            return self._evaluate(batch[rows[items]], target[rows[items]], erased[items])
 
-        verdicts = torch.cat(self.portion.split(len(tried), judge)).tolist()
-        for (row, kept), (keeps, lean) in zip(tried, verdicts, strict=True):
-            searches[row].note(kept, keeps > 0, lean)
+        results = torch.cat(self.portion.split(len(candidates), evaluate)).tolist()
+        for (row, tokens), (sufficient, score) in zip(candidates, results, strict=True):
+            searches[row].record(tokens, sufficient > 0, score)
         for search in searches:
             search.advance()
 
-    def _judge(
+    def _evaluate(
         self, batch: Batch, target: Shaped[Tensor, "row *event"], erased: Bool[Tensor, "row token"]
     ) -> Float[Tensor, "row 2"]:
-        """Whether each row's outcome is still decided for, and how far the answer leans towards it."""
-        answer = self.task.predict(batch, {self.site: erase_states(erased, self.baseline)})
-        lean = log_odds(answer, target)
-        return torch.stack([predicts(answer, target).to(lean), lean], dim=1)
-
-
-Path = tuple[int, ...]
+        """Return whether each outcome is still predicted, and its log-odds."""
+        prediction = self.task.predict(batch, {self.site: erase_states(erased, self.baseline)})
+        score = log_odds(prediction, target)
+        return torch.stack([predicts(prediction, target).to(score), score], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GreedySearch(Method):
-    """score_t = 1 - place of t in the order S_1, S_2, ... that makes sum_k f(only S_k) - f(all but S_k) large.
+    """score_t = 1 - rank_t / n in the order S_1, S_2, ... that maximises sum_k f(only S_k) - f(all but S_k).
 
-    Built from the front: a set grows by the token that gains most, and the rest is ordered by what it would gain last.
+    The order is built from the front: a set grows by the token with the largest gain, and the tokens after the searched
+    share are ordered by their gain in the last step. Slow; meant as a teacher of `amortised`.
     """
 
     name: ClassVar[str] = "greedy-search"
 
     beam: int = 1
-    """Orders that are followed at once."""
+    """Width of the beam; 1 is greedy."""
     share: float = 0.5
-    """Share of a text's tokens, rounded up, whose order is searched for."""
+    """Share of a text's tokens, rounded up, whose order is searched."""
     site: str | None = None
-    """Where states are replaced; the token embedding where none is named."""
+    """Site whose states are erased. Default: the token embedding."""
     baseline: Baseline = "auto"
-    """What they are replaced by."""
+    """State of an erased token."""
     quantity: Quantity = "probability"
-    """f: what is kept and broken of the outcome."""
+    """f: quantity of the target outcome."""
     internal_batch_size: int = 256
-    """Rows the model is given at once, two for each set tried."""
+    """Rows per forward pass, two for each set."""
 
     def __post_init__(self) -> None:
         if min(self.beam, self.internal_batch_size) < 1 or not 0 < self.share <= 1:
-            raise ConfigError("greedy: beam and internal_batch_size are at least 1, share is in (0, 1]")
+            raise ConfigError("greedy-search: beam and internal_batch_size must be at least 1, share in (0, 1]")
 
-    def build(self, task: Task, seed: int) -> "GreedyExplainer":
-        """The baseline is taken from the training rows."""
+    def build(self, task: Task, seed: int) -> "GreedySearchExplainer":
+        """Take the baseline from the training rows."""
         site = self.site_of(task, self.site)
-        return GreedyExplainer(self, task, site, baseline_state(task, site, self.baseline))
+        return GreedySearchExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
 
-class GreedyExplainer(Explainer):
-    """Texts are searched together, size by size."""
+class GreedySearchExplainer(Explainer):
+    """Searches all texts of a batch together, size by size."""
 
     def __init__(self, method: GreedySearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
@@ -225,73 +263,75 @@ class GreedyExplainer(Explainer):
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """The first token of an order scores 1, the last nearly 0."""
-        searches = [Beam(row.nonzero().flatten().tolist(), self.method) for row in batch.maskable]
+        """Score the first token of the order 1, the last 1 / n."""
+        searches = [OrderSearch(row.nonzero().flatten().tolist(), self.method) for row in batch.maskable]
         while any(not search.done for search in searches):
-            tried = [(row, path) for row, search in enumerate(searches) for path in search.candidates()]
-            gains = self._gains(batch, target, tried)
+            candidates = [(row, tokens) for row, search in enumerate(searches) for tokens in search.candidates()]
+            gains = self._gains(batch, target, candidates)
             for row, search in enumerate(searches):
-                search.advance({path: gain for (at, path), gain in zip(tried, gains, strict=True) if at == row})
+                pairs = zip(candidates, gains, strict=True)
+                search.advance({tokens: gain for (at, tokens), gain in pairs if at == row})
         scores = self.baseline.new_zeros(batch.tokens.shape)
         for row, search in enumerate(searches):
-            for place, token in enumerate(search.order):
-                scores[row, token] = 1 - place / len(search.order)
+            for rank, token in enumerate(search.order):
+                scores[row, token] = 1 - rank / len(search.order)
         return Attribution(scores)
 
-    def _gains(self, batch: Batch, target: Shaped[Tensor, "row *event"], tried: list[tuple[int, Path]]) -> list[float]:
-        """f(only the set) - f(all but the set), for each set."""
-        rows = torch.tensor([row for row, _ in tried], device=batch.tokens.device)
-        inside = torch.zeros_like(batch.maskable[rows])
-        for index, (_, path) in enumerate(tried):
-            inside[index, list(path)] = True
+    def _gains(
+        self, batch: Batch, target: Shaped[Tensor, "row *event"], candidates: list[tuple[int, TokenSet]]
+    ) -> list[float]:
+        """Return f(only the set) - f(all but the set) for each candidate."""
+        rows = torch.tensor([row for row, _ in candidates], device=batch.tokens.device)
+        chosen = torch.zeros_like(batch.maskable[rows])
+        for index, (_, tokens) in enumerate(candidates):
+            chosen[index, list(tokens)] = True
 
         def gain(items: slice) -> Float[Tensor, " pair"]:
-            some, chosen = batch[rows[items]], inside[items]
-            only, without = (
-                self._keeping(some, target[rows[items]], kept) for kept in (chosen, some.maskable & ~chosen)
-            )
+            texts, outcomes = batch[rows[items]], target[rows[items]]
+            kept = (chosen[items], texts.maskable & ~chosen[items])
+            only, without = (self._score_kept(texts, outcomes, tokens) for tokens in kept)
             return only - without
 
-        return torch.cat(self.portion.split(len(tried), gain, rows_each=2)).tolist()
+        return torch.cat(self.portion.split(len(candidates), gain, rows_each=2)).tolist()
 
-    def _keeping(
+    def _score_kept(
         self, batch: Batch, target: Shaped[Tensor, "row *event"], kept: Bool[Tensor, "row token"]
     ) -> Float[Tensor, " row"]:
-        answer = self.task.predict(batch, {self.site: erase_states(batch.maskable & ~kept, self.baseline)})
-        return target_score(answer, target, self.method.quantity)
+        prediction = self.task.predict(batch, {self.site: erase_states(batch.maskable & ~kept, self.baseline)})
+        return target_score(prediction, target, self.method.quantity)
 
 
-class Beam:
-    """One text's search: the best orders so far, each with the sum of its sets' gains."""
+class OrderSearch:
+    """Search for the best order of one text's tokens: a beam of orders, each valued by the sum of its sets' gains."""
 
-    def __init__(self, items: list[int], method: GreedySearch) -> None:
-        self.items, self.beam = items, method.beam
-        self.size = max(1, -int(-method.share * len(items) // 1))
-        self.paths: dict[Path, float] = {(): 0.0}
-        self.order: Path = ()
+    def __init__(self, tokens: list[int], method: GreedySearch) -> None:
+        self.size = max(1, -int(-method.share * len(tokens) // 1))
+        self.beam = TokenBeam(tokens, method.beam, ordered=True)
+        self.order: TokenSet = ()
 
     @property
     def done(self) -> bool:
-        """Every token has its place."""
-        return len(self.order) == len(self.items)
+        """Whether every token has a rank."""
+        return len(self.order) == len(self.beam.tokens)
 
-    def candidates(self) -> list[Path]:
-        """Each order grown by one token; of orders of the same set only the best is followed."""
-        if self.done:
-            return []
-        return [(*path, item) for path in self.paths for item in self.items if item not in path]
+    def candidates(self) -> list[TokenSet]:
+        """Return every order of the beam with one token more; of two orders of the same set, the better one."""
+        return [] if self.done else list(self.beam.expand())
 
-    def advance(self, gains: dict[Path, float]) -> None:
-        """Keep the best orders; at the last size, order the rest by what each token would have gained."""
+    def advance(self, gains: Mapping[TokenSet, float]) -> None:
+        """Keep the best orders; at the last size, order the remaining tokens by their gain."""
         if self.done:
             return
-        totals = {path: self.paths[path[:-1]] + gain for path, gain in gains.items()}
-        ranked = sorted(totals, key=lambda path: (-totals[path], path))
-        if len(ranked[0]) == self.size:
-            front = ranked[0][:-1]
-            self.order = (*front, *(path[-1] for path in ranked if path[:-1] == front))
+        inherited = self.beam.expand()
+        totals = {tokens: inherited[tokens] + gain for tokens, gain in gains.items()}
+        best = rank_sets(totals)[0]
+        if len(best) < self.size:
+            self.beam.prune(totals)
             return
-        sets: dict[frozenset[int], Path] = {}
-        for path in ranked:
-            sets.setdefault(frozenset(path), path)
-        self.paths = {path: totals[path] for path in list(sets.values())[: self.beam]}
+        front = best[:-1]
+        gain_of_set = {frozenset(tokens): gain for tokens, gain in gains.items()}
+        remaining = (token for token in self.beam.tokens if token not in front)
+        last: dict[TokenSet, float] = {
+            (token,): self.beam.values[front] + gain_of_set[frozenset((*front, token))] for token in remaining
+        }
+        self.order = (*front, *(tokens[0] for tokens in rank_sets(last)))
