@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask import method as own_method
+from diffmask import from_function
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
@@ -32,7 +32,7 @@ def sigmoid(logit: float) -> float:
 
 def left_to_right() -> Method:
     """The first token scores highest."""
-    return own_method(falling, name="left-to-right")
+    return from_function(falling, name="left-to-right")
 
 
 def falling(model: object, batch: Batch) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from diffmask.core.batch import Batch
+from diffmask.core.batch import Batch, iter_by_length
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator, progress_bar
@@ -244,11 +244,10 @@ def _timed(explainer: Explainer, batch: Batch) -> tuple[Scores, float]:
 @torch.no_grad()
 def _predict_seconds(task: Task, batch: Batch, rows_at_once: int = 256) -> float:
     """Return the seconds of a forward pass over the texts in order of length, as explainers take them."""
-    order = batch.present.sum(dim=1).argsort(stable=True)
     task.predict(batch[:2].trim())
     start = time.perf_counter()
-    for rows in order.split(rows_at_once):
-        task.predict(batch[rows].trim())
+    for _, texts in iter_by_length(batch, rows_at_once):
+        task.predict(texts)
     return time.perf_counter() - start
 
 

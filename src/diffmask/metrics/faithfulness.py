@@ -7,8 +7,8 @@ Edin et al. 2025: the largest possible drop depends on the model and the text, s
 texts with a large possible drop. They normalise the value of each text by bounds that a beam search finds.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -20,6 +20,7 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.errors import ConfigError
+from diffmask.methods.subset_search import TokenBeam, TokenSet
 from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import (
     Eraser,
@@ -141,45 +142,26 @@ def probability_drops(
     return (unmasked.probability[:, None] - probability[inverse].reshape(sizes.shape)).float()
 
 
-TokenSet = frozenset[int]
-
-
 @dataclass
-class _BeamSearch:
-    """Beam search for one text over orders of its tokens, one token per step."""
+class _OrderSearch:
+    """Beam search for one text over orders of its tokens; a set's value is `sign` times its sum of drops."""
 
-    tokens: tuple[int, ...]
+    beam: TokenBeam
     sizes: tuple[int, ...]
     """Numbers of tokens at which the drop counts. A number that occurs twice counts twice."""
     sign: int
-    beam: dict[TokenSet, float] = field(default_factory=lambda: {frozenset(): 0.0})
-    """Sets of first tokens, each with the sum of the drops on the best path to it."""
 
-    def expand(self) -> dict[TokenSet, float]:
-        """Return every set of the beam with one more token, with the best sum of drops so far."""
-        larger_sets: dict[TokenSet, float] = {}
-        for tokens, total in self.beam.items():
-            for token in self.tokens:
-                if token not in tokens:
-                    larger = tokens | {token}
-                    larger_sets[larger] = max(
-                        larger_sets.get(larger, total), total, key=lambda value: self.sign * value
-                    )
-        return larger_sets
-
-    def advance(self, expanded: dict[TokenSet, float], drops: Sequence[float], size: int, width: int) -> None:
-        """Add the drops and keep the `width` sets with the best final sum if the drop stayed as it is."""
+    def advance(self, drops: Mapping[TokenSet, float], size: int) -> None:
+        """Add the drops and keep the sets with the best final sum if the drop stayed as it is."""
         now, later = self.sizes.count(size), sum(other > size for other in self.sizes)
-        ranked = sorted(
-            zip(expanded, expanded.values(), drops, strict=True),
-            key=lambda entry: (-self.sign * (entry[1] + (now + later) * entry[2]), sorted(entry[0])),
-        )
-        self.beam = {tokens: total + now * drop for tokens, total, drop in ranked[:width]}
+        inherited = self.beam.expand()
+        values = {tokens: inherited[tokens] + self.sign * now * drop for tokens, drop in drops.items()}
+        final = {tokens: inherited[tokens] + self.sign * (now + later) * drop for tokens, drop in drops.items()}
+        self.beam.prune(values, priority=final)
 
     def best_mean(self) -> float:
         """Return the mean drop of the best order."""
-        total = max(self.beam.values(), key=lambda value: self.sign * value)
-        return total / len(self.sizes)
+        return self.sign * max(self.beam.values.values()) / len(self.sizes)
 
 
 def search_bound(
@@ -194,14 +176,14 @@ def search_bound(
 ) -> Float[Tensor, " row"]:
     """Search the order of each row with the largest (`sign=1`) or smallest (`sign=-1`) mean drop; return that drop."""
     searches = [
-        _BeamSearch(tuple(row.nonzero().flatten().tolist()), tuple(row_sizes), sign)
+        _OrderSearch(TokenBeam(row.nonzero().flatten().tolist(), width), tuple(row_sizes), sign)
         for row, row_sizes in zip(batch.maskable, sizes.tolist(), strict=True)
     ]
     for size in range(1, int(sizes.max()) + 1):
-        expanded = {row: search.expand() for row, search in enumerate(searches) if size <= max(search.sizes)}
-        drops = _drops_of_sets(eraser, batch, unmasked, expanded, keep)
-        for row, sets in expanded.items():
-            searches[row].advance(sets, [next(drops) for _ in sets], size, width)
+        sets = {row: list(search.beam.expand()) for row, search in enumerate(searches) if size <= max(search.sizes)}
+        drops = _drops_of_sets(eraser, batch, unmasked, sets, keep)
+        for row, row_sets in sets.items():
+            searches[row].advance({tokens: next(drops) for tokens in row_sets}, size)
     return torch.tensor([search.best_mean() for search in searches])
 
 
@@ -209,7 +191,7 @@ def _drops_of_sets(
     eraser: Eraser,
     batch: Batch,
     unmasked: UnmaskedPrediction,
-    sets: dict[int, dict[TokenSet, float]],
+    sets: Mapping[int, Sequence[TokenSet]],
     keep: bool,
 ) -> Iterator[float]:
     """Yield p(y|x) - p(y|x without, or with only, each set of tokens)."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.core.baselines import Baseline, baseline_state, site_statistics
-from diffmask.core.batch import Attribution, Batch
+from diffmask.core.batch import Attribution, Batch, iter_by_length, map_by_length
 from diffmask.core.config import parse
 from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
@@ -159,8 +159,7 @@ class Amortised(Method):
 
 def query_by_length(objective: Objective[Any, BatchT], rows: Batch, batch_size: int) -> list[BatchT]:
     """Query the model about all rows, in batches of similar length."""
-    order = rows.present.sum(dim=1).argsort(stable=True)
-    return [objective.query_model(rows[indices].trim()) for indices in order.split(batch_size)]
+    return [objective.query_model(texts) for _, texts in iter_by_length(rows, batch_size)]
 
 
 def _teacher_to_dict(teacher: Any) -> Any:
@@ -224,12 +223,11 @@ class AmortisedExplainer(Explainer):
     @torch.no_grad()
     def is_out_of_distribution(self, batch: Batch, rows_at_once: int = 256) -> Bool[Tensor, " row"]:
         """Return whether each text is farther from the training texts than 99 % of the held-out texts."""
-        order = batch.present.sum(dim=1).argsort(stable=True)
-        scores = [
-            ood_score(self.network, self.task.trace(batch[rows].trim())[1], batch[rows].trim().present)
-            for rows in order.split(rows_at_once)
-        ]
-        return (torch.cat(scores) > self.ood_threshold)[order.argsort()]
+
+        def scores(texts: Batch) -> Float[Tensor, " row"]:
+            return ood_score(self.network, self.task.trace(texts)[1], texts.present)
+
+        return map_by_length(scores, batch, rows_at_once) > self.ood_threshold
 
     def _predict_and_score(
         self, batch: Batch, target: Shaped[Tensor, "row *event"] | None
