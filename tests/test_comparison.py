@@ -1,26 +1,44 @@
 """A verdict is wrong in at most one repeat of twenty, and right where the difference is large."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from diffmask.results.benchmark_result import MethodResult, MetricInfo
-from diffmask.results.comparison import FEWEST_ROWS, bootstrap, compare, estimate, holm, paired
+from diffmask.results.comparison import MIN_ROWS, compare, estimate, holm_correction, paired_differences
+from diffmask.results.intervals import bootstrap_t
 from diffmask.results.verdict import VerdictInputs, verdict
 
-UP = MetricInfo(name="up", title="Up", higher_is_better=True, interpretation="", limitation="Nothing of the sky.")
+UP = MetricInfo(
+    name="up",
+    title="Up",
+    higher_is_better=True,
+    definition="height",
+    interpretation="",
+    limitation="Nothing of the sky.",
+)
 DOWN = MetricInfo(
-    name="down", title="Down", higher_is_better=False, interpretation="", limitation="Nothing of the sea."
+    name="down",
+    title="Down",
+    higher_is_better=False,
+    definition="depth",
+    interpretation="",
+    limitation="Nothing of the sea.",
 )
 TRUE = {"a": 0.3, "b": 0.3, "c": 0.1, "random": 0.1}
 """What the methods really score: two ties, and four true differences."""
 
 
-def drawn(source: np.random.Generator, rows: int, seeds: int = 1) -> dict[str, dict[str, np.ndarray]]:
+def drawn(
+    source: np.random.Generator, rows: int, seeds: int = 1, means: dict[str, float] = TRUE
+) -> dict[str, dict[str, np.ndarray]]:
     """Skewed scores in which the text, shared by all methods, makes most of the noise."""
     text = source.exponential(1.0, size=(1, rows))
-    up = {name: value + 0.3 * text + source.exponential(0.4, (seeds, rows)) - 0.4 for name, value in TRUE.items()}
-    down = {name: -value + 0.3 * text + source.normal(0, 0.4, (seeds, rows)) for name, value in TRUE.items()}
+    up = {name: value + 0.3 * text + source.exponential(0.4, (seeds, rows)) - 0.4 for name, value in means.items()}
+    down = {name: -value + 0.3 * text + source.normal(0, 0.4, (seeds, rows)) for name, value in means.items()}
     return {"up": up, "down": down}
 
 
@@ -51,7 +69,7 @@ def test_the_winner_is_the_lower_where_lower_is_better() -> None:
 
 
 def test_too_few_rows_have_no_winner() -> None:
-    few = np.arange(FEWEST_ROWS - 1.0)[None]
+    few = np.arange(MIN_ROWS - 1.0)[None]
     (one,) = compare([UP], {"up": {"a": few + 10 + few / 100, "b": few}})
     assert one.p_value < 0.05 and one.winner is None
 
@@ -61,7 +79,7 @@ def test_the_interval_of_a_mean_is_students_for_normal_values() -> None:
     low, high = stats.t.interval(0.95, 79, loc=values.mean(), scale=stats.sem(values[0]))
     found = estimate(values)
     assert (found.low, found.high) == pytest.approx((low, high), abs=0.03)
-    assert bootstrap(values - 2.8).p_value == pytest.approx(stats.ttest_1samp(values[0], 2.8).pvalue, abs=0.02)
+    assert bootstrap_t(values - 2.8).p_value == pytest.approx(stats.ttest_1samp(values[0], 2.8).pvalue, abs=0.02)
 
 
 @pytest.mark.parametrize("failures", [1, 3, 10])
@@ -74,30 +92,30 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
     source = np.random.default_rng(3)
     one = source.normal(0, 1, (1, 100))
     same, apart = np.repeat(one, 3, axis=0), one + np.array([[-1.0], [0.0], [1.0]])
-    assert bootstrap(same).high - bootstrap(same).low == pytest.approx(bootstrap(one).high - bootstrap(one).low)
-    assert bootstrap(apart).high - bootstrap(apart).low > 3 * (bootstrap(same).high - bootstrap(same).low)
+    assert bootstrap_t(same).high - bootstrap_t(same).low == pytest.approx(bootstrap_t(one).high - bootstrap_t(one).low)
+    assert bootstrap_t(apart).high - bootstrap_t(apart).low > 3 * (bootstrap_t(same).high - bootstrap_t(same).low)
 
 
 def test_equal_scores_are_a_tie_and_a_text_that_says_nothing_is_left_out() -> None:
     values = np.arange(50.0)[None]
-    assert bootstrap(values - values).p_value == 1
+    assert bootstrap_t(values - values).p_value == 1
     holed = values.copy()
     holed[0, 3] = np.nan
     assert estimate(holed).rows == 49
-    difference = paired(values, holed)
+    difference = paired_differences(values, holed)
     assert difference is not None and difference.shape == (1, 49)
-    assert paired(values, np.full_like(values, np.inf)) is None
-    assert paired(values, values[:, :5]) is None
+    assert paired_differences(values, np.full_like(values, np.inf)) is None
+    assert paired_differences(values, values[:, :5]) is None
 
 
 def test_holm_is_the_definition() -> None:
     p_values = [0.001, 0.011, 0.02, 0.3, 0.0001]
     by_hand = [0.004, 0.033, 0.04, 0.3, 0.0005]
-    assert holm(p_values) == pytest.approx(by_hand)
+    assert holm_correction(p_values) == pytest.approx(by_hand)
 
 
-def findings(rows: int = 200) -> VerdictInputs:
-    values = drawn(np.random.default_rng(5), rows)
+def verdict_inputs(rows: int = 200, means: dict[str, float] = TRUE) -> VerdictInputs:
+    values = drawn(np.random.default_rng(5), rows, means=means)
     cost = {"seconds": 0.01, "forwards": 1.0, "backwards": 0.0, "fit_seconds": 0.0}
     fitted = {**cost, "fit_seconds": 90.0, "break_even": 42.0}
     methods = [
@@ -107,25 +125,45 @@ def findings(rows: int = 200) -> VerdictInputs:
             estimates={metric: estimate(by_method[name]) for metric, by_method in values.items()},
             cost=fitted if name == "a" else cost,
         )
-        for name in TRUE
+        for name in means
     ]
     return VerdictInputs(metrics=[UP, DOWN], methods=methods, comparisons=compare([UP, DOWN], values), texts=rows)
 
 
-def test_the_verdict_says_who_beats_chance_who_ties_and_what_it_cannot_say() -> None:
-    first, up, down, cost, limits = verdict(findings())
-    assert first.startswith(
-        "On 200 texts a and b beat a random order by every measure; c cannot be told from a random order."
-    )
-    assert "which cannot be told apart" in first
+def test_the_verdict_names_methods_that_beat_random_ties_costs_and_limits() -> None:
+    first, up, down, cost, limits = verdict(verdict_inputs())
+    assert first.startswith("Up is the height (higher is better). Down is the depth (lower is better). ")
+    assert "On 200 texts a and b beat the random baseline by every metric. c was not shown to beat it." in first
+    assert re.search(r"Best by up: [ab] \([\d.]+\) and [ab] \([\d.]+\), without a significant difference", first)
+    assert up.startswith("Up (higher is better)")
+    assert "4 of 6 pairs differ significantly. No significant difference: a and b, c and random." in up
+    assert "4 of 6 pairs differ significantly" in down
     assert (
-        up.startswith("Up (higher is better)")
-        and "4 of 6 pairs differ; cannot be told apart: a and b, c and random." in up
+        "1 forward pass, after a fit of 90 s (cheaper than integrated gradients with 50 steps after 42 texts)" in cost
     )
-    assert "4 of 6 pairs differ" in down
-    assert "after a fit of 90 s (cheaper than IG-50 after 42 texts)" in cost
     assert "Nothing of the sky." in limits and "Nothing of the sea." in limits
 
 
+def test_no_method_is_best_unless_it_was_shown_to_beat_random() -> None:
+    """All three methods are as good as random; one of them has the best mean all the same."""
+    first, *_ = verdict(verdict_inputs(means={"a": 0.1, "b": 0.1, "c": 0.1, "random": 0.1}))
+    assert "no method beats the random baseline by every metric. a, b and c were not shown to beat it." in first
+    assert "Best by" not in first
+    assert "By up no method is best, because none was shown to beat the random baseline." in first
+
+
+def test_a_method_as_good_as_random_is_not_tied_for_best() -> None:
+    inputs = verdict_inputs(means={"a": 0.3, "b": 0.1, "random": 0.1})
+    assert [method.name for method in inputs.leaders("up")] == ["a"]
+    noisy = [
+        replace(pair, winner=None) if {pair.first, pair.second} == {"a", "b"} else pair for pair in inputs.comparisons
+    ]
+    tied = replace(inputs, comparisons=noisy)
+    assert [method.name for method in tied.leaders("up")] == ["a"], "b does not differ from a, nor from random"
+    assert re.search(
+        r"Best by up: a \([\d.]+\)\. b does not differ significantly from a, but also not", verdict(tied)[0]
+    )
+
+
 def test_there_is_no_verdict_from_few_texts() -> None:
-    assert verdict(findings(20))[0].startswith("No verdict: 20 texts are too few")
+    assert verdict(verdict_inputs(20))[0].startswith("No verdict: 20 texts are too few")

@@ -10,8 +10,8 @@ from scipy.stats import bootstrap as scipy_bootstrap
 
 import diffmask
 from diffmask.errors import InputError
-from diffmask.results.intervals import bootstrap
-from diffmask.results.racu import areas, racu_over_seeds
+from diffmask.results.intervals import bca_interval
+from diffmask.results.racu import areas_between, racu_over_seeds
 
 REFERENCE = Path(os.environ.get("DIFFMASK_REFERENCE", Path(__file__).parents[2] / "shared" / "reference"))
 RANDOM = [0.90, 0.86, 0.72, 0.61, 0.55, 0.50, 0.45, 0.38, 0.29, 0.24, 0.20]
@@ -19,7 +19,7 @@ MEASURE = [0.90, 0.70, 0.45, 0.32, 0.29, 0.28, 0.27, 0.24, 0.20, 0.20, 0.20]
 
 
 def test_the_published_example() -> None:
-    found = areas(measure=MEASURE, random=RANDOM)
+    found = areas_between(measure=MEASURE, random=RANDOM)
     assert found.absolute == pytest.approx(0.165)
     assert found.denominator == pytest.approx(0.315)
     assert diffmask.racu(measure=MEASURE, random=RANDOM) == pytest.approx(0.52381, abs=1e-5)
@@ -53,30 +53,30 @@ def test_random_against_itself_is_zero_and_falling_at_once_is_one() -> None:
 
 
 def test_only_the_clipped_one_is_clipped() -> None:
-    bad = areas(measure=[3.0, 3.0], random=[0.5, 0.4])
+    bad = areas_between(measure=[3.0, 3.0], random=[0.5, 0.4])
     assert bad.relative < -1
     assert bad.clipped == -1
 
 
 def test_unequal_steps_weigh_by_their_width() -> None:
-    found = areas(measure=[1.0, 0.0, 0.0], random=[1.0, 1.0, 0.0], at=[0.0, 0.2, 1.0])
+    found = areas_between(measure=[1.0, 0.0, 0.0], random=[1.0, 1.0, 0.0], at=[0.0, 0.2, 1.0])
     assert found.absolute == pytest.approx(0.2 * 0.5 + 0.8 * 0.5)
 
 
 def test_curves_of_different_lengths_are_refused() -> None:
     with pytest.raises(InputError, match="3 and 2 points"):
-        areas(measure=[1.0, 1.0, 1.0], random=[1.0, 1.0])
+        areas_between(measure=[1.0, 1.0, 1.0], random=[1.0, 1.0])
 
 
 @pytest.mark.parametrize("values", [[0.1, 0.4, 0.35, 0.3, 0.9], [0.2, 0.21, 0.5], list(np.linspace(0, 3, 12) ** 2)])
 def test_the_interval_is_that_of_scipy(values: list[float]) -> None:
     expected = scipy_bootstrap((values,), np.mean, confidence_level=0.95, random_state=np.random.default_rng(0))
-    found = bootstrap(values)
+    found = bca_interval(values)
     assert found.low == pytest.approx(expected.confidence_interval.low, abs=1e-9)
     assert found.high == pytest.approx(expected.confidence_interval.high, abs=1e-9)
 
 
 def test_the_mean_over_seeds_is_a_mean_of_ratios() -> None:
-    pairs = [areas(measure=[1.0, 0.2], random=[1.0, 0.5]), areas(measure=[1.0, 0.5], random=[0.5, 0.0])]
+    pairs = [areas_between(measure=[1.0, 0.2], random=[1.0, 0.5]), areas_between(measure=[1.0, 0.5], random=[0.5, 0.0])]
     assert racu_over_seeds(pairs).mean == pytest.approx(np.mean([pair.relative for pair in pairs]))
     assert racu_over_seeds(pairs, clip=True).mean == pytest.approx(np.mean([pair.clipped for pair in pairs]))

@@ -12,7 +12,7 @@ import pytest
 
 from diffmask.report.benchmark_page import csp_hash, render_benchmark
 from diffmask.results.benchmark_result import BenchmarkResult
-from diffmask.results.formatting import amount, duration, shown
+from diffmask.results.formatting import format_count, format_duration, format_number
 from support.board import synthetic_board
 from support.hostile import CLOSING, SCRIPT, WORDS, hostile_board
 
@@ -46,12 +46,12 @@ def data_of(page: str) -> Any:
 def test_every_measured_number_is_on_the_page(board: BenchmarkResult, page: str) -> None:
     text = text_of(page)
     estimates = chain.from_iterable(method.estimates.values() for method in board.methods)
-    numbers = {shown(value) for found in estimates for value in (found.mean, found.low, found.high)}
-    numbers |= {shown(value) for one in board.comparisons for value in (one.difference, one.low, one.high)}
-    numbers |= {shown(value) for curve in board.curves for value in (*curve.y, *curve.low, *curve.high)}
+    numbers = {format_number(value) for found in estimates for value in (found.mean, found.low, found.high)}
+    numbers |= {format_number(value) for one in board.comparisons for value in (one.difference, one.low, one.high)}
+    numbers |= {format_number(value) for curve in board.curves for value in (*curve.y, *curve.low, *curve.high)}
     numbers |= {f"{value:.2f}" for rows in board.agreement.values() for row in rows for value in row}
-    numbers |= {amount(method.cost["forwards"]) for method in board.methods}
-    numbers |= {duration(method.cost["seconds"]) for method in board.methods}
+    numbers |= {format_count(method.cost["forwards"]) for method in board.methods}
+    numbers |= {format_duration(method.cost["seconds"]) for method in board.methods}
     assert not {number for number in numbers if number not in text}
 
 

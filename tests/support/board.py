@@ -15,7 +15,7 @@ from diffmask.results.benchmark_result import (
     MethodResult,
     MetricInfo,
 )
-from diffmask.results.intervals import interval
+from diffmask.results.intervals import t_interval
 
 OPINIONS = {
     "hilarious": 2.4, "gripping": 2.2, "tender": 1.6, "luminous": 1.9, "funny": 1.8, "honest": 1.2, "assured": 1.1,
@@ -49,15 +49,19 @@ ROWS = 200
 RATIOS = (0.05, 0.1, 0.2, 0.5)
 METRICS = (
     MetricInfo(name="comprehensiveness", title="Comprehensiveness", higher_is_better=True,
+            definition="fall of the probability without the words ranked first",
             interpretation="Erasing the words a method ranks first changes the answer much.",
             limitation="That the erased text is one the model has learned to read."),
     MetricInfo(name="sufficiency", title="Sufficiency", higher_is_better=False,
+            definition="fall of the probability with only the words ranked first",
             interpretation="The words a method ranks first give the answer by themselves.",
             limitation="That no other words would give it too."),
     MetricInfo(name="flip", title="Words to flip", higher_is_better=False,
+            definition="share of words to erase before the decision changes",
             interpretation="Few words must be erased before the decision changes.",
             limitation="Which of several shortest ways the model took."),
     MetricInfo(name="shortcut", title="Planted shortcut", higher_is_better=True,
+            definition="share of texts in which the planted token is ranked first",
             interpretation="A token planted in the data and learned by a copy of the model is ranked first.",
             limitation="How the method fares on evidence that is spread over words."),
 )  # fmt: skip
@@ -160,7 +164,7 @@ def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
-    low, high = interval(values)
+    low, high = t_interval(values)
     return Estimate(mean=statistics.fmean(values), low=low, high=high, rows=len(values))
 
 
@@ -182,7 +186,7 @@ def _comparison(
     metric: MetricInfo, first: str, second: str, ours: Sequence[float], theirs: Sequence[float], pairs: int
 ) -> Comparison:
     differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-    mean, (low, high) = statistics.fmean(differences), interval(differences)
+    mean, (low, high) = statistics.fmean(differences), t_interval(differences)
     error = max((high - low) / 3.92, 1e-9)
     p_value = min(1.0, pairs * math.erfc(abs(mean) / error / math.sqrt(2)))
     better = first if (mean > 0) == (metric.higher_is_better) else second

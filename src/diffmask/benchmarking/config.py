@@ -16,7 +16,7 @@ from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError, InputError, nearest
 from diffmask.metrics.base import Metric
-from diffmask.results.verdict import BASELINE
+from diffmask.results.verdict import RANDOM_BASELINE
 
 Nodes = list[dict[str, Any]]
 
@@ -78,8 +78,8 @@ class BenchmarkConfig:
     ) -> "BenchmarkConfig":
         """A plan from names; a random order is always part of it."""
         listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
-        if all(method.name != BASELINE for method in listed):
-            listed.insert(0, _recipe("method", BASELINE))
+        if all(method.name != RANDOM_BASELINE for method in listed):
+            listed.insert(0, _recipe("method", RANDOM_BASELINE))
         measured = [_recipe("metric", one) for one in (METRICS if metrics is None else metrics)]
         if not measured:
             raise ConfigError("benchmark: 'metrics' is a list of at least one metric")

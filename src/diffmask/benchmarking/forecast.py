@@ -32,7 +32,8 @@ from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
-from diffmask.results.verdict import BASELINE, listed, seconds
+from diffmask.results.formatting import format_duration, join_names
+from diffmask.results.verdict import RANDOM_BASELINE
 from diffmask.workspace.node import Node
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
@@ -51,7 +52,7 @@ def within_budget(plan: BenchmarkConfig, task: Task) -> tuple[BenchmarkConfig, l
     kept, said = [], []
     with rehearsal(task, plan.split, plan.seeds[0]) as small:
         for method in plan.methods:
-            found = method if method.name == BASELINE else affordable(method, small, plan)
+            found = method if method.name == RANDOM_BASELINE else affordable(method, small, plan)
             if found is None:
                 said.append(f"{method.label} is left out: a text costs it more than {plan.budget:g} rows")
             else:
@@ -220,10 +221,10 @@ class Forecast:
         if not any(self.by_part.values()) and not self.unknown:
             return "forecast: everything is there already"
         dearest = sorted(self.by_part, key=lambda name: -self.by_part[name])[:3]
-        parts = ", ".join(f"{name} {seconds(self.by_part[name])}" for name in dearest if self.by_part[name])
+        parts = ", ".join(f"{name} {format_duration(self.by_part[name])}" for name in dearest if self.by_part[name])
         models = f" for {self.trainings} trainings and the rest" if self.trainings else ""
-        said = f"forecast: about {seconds(self.seconds)}{models} ({parts})"
-        return said + (f", and what {listed(self.unknown)} will take" if self.unknown else "")
+        said = f"forecast: about {format_duration(self.seconds)}{models} ({parts})"
+        return said + (f", and what {join_names(self.unknown)} will take" if self.unknown else "")
 
 
 def forecast(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast:

@@ -26,9 +26,9 @@ from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.results.benchmark_result import BenchmarkResult, BoardText, Curve, MethodResult, MetricInfo
-from diffmask.results.comparison import FEWEST_ROWS, compare, estimate
+from diffmask.results.comparison import MIN_ROWS, compare, estimate
 from diffmask.results.records import Record
-from diffmask.results.verdict import BASELINE, VerdictInputs, verdict
+from diffmask.results.verdict import RANDOM_BASELINE, VerdictInputs, verdict
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 
@@ -154,8 +154,8 @@ def _values(kept: Sequence[MethodRun], metric: Metric, name: str, info: MetricIn
         rows = [record.per_row or (record.value,) for record in records if record.per_row or info.relative_to_random]
         if rows and len({len(row) for row in rows}) == 1:
             found[done.name] = np.array(rows, dtype=np.float64)
-    if info.relative_to_random and found and any(done.name == BASELINE for done in kept):
-        found = {BASELINE: np.zeros_like(next(iter(found.values()))), **found}
+    if info.relative_to_random and found and any(done.name == RANDOM_BASELINE for done in kept):
+        found = {RANDOM_BASELINE: np.zeros_like(next(iter(found.values()))), **found}
     return found
 
 
@@ -198,8 +198,8 @@ def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], Metric
 
 
 def _warnings(plan: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int) -> Iterator[str]:
-    if texts < FEWEST_ROWS:
-        yield f"{texts} texts are too few for a verdict; at least {FEWEST_ROWS} are needed"
+    if texts < MIN_ROWS:
+        yield f"{texts} texts are too few for a verdict; at least {MIN_ROWS} are needed"
     if any(metric.perturbs_input for metric in plan.metrics) and not workspace.task().trained_with_masks:
         yield (
             "the model never saw erased words when it was trained: part of what erasing does to its answers is "

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.table import Table
 
 from diffmask.errors import RunError
+from diffmask.results.formatting import format_number
 
 if TYPE_CHECKING:
     from diffmask.experiments.executors.progress import ProgressView
     from diffmask.report.roar import RoarTable
     from diffmask.report.tables import ResultTable
-    from diffmask.results.intervals import Spread
+    from diffmask.results.intervals import MeanInterval
 
 
 def show_log(quiet: bool) -> None:
@@ -37,7 +38,7 @@ def show_results(folder: Path) -> None:
     for heading in ("task", "method", "site", *run.metrics):
         table.add_column(heading.replace("_", " "), justify="right" if heading in run.metrics else "left")
     for row in run.rows:
-        cells = (number(row["cells"][metric]) if metric in row["cells"] else "" for metric in run.metrics)
+        cells = (format_mean(row["cells"][metric]) if metric in row["cells"] else "" for metric in run.metrics)
         table.add_row(row["task"], row["method"], row["site"], *cells)
     _print(table)
     for found in run.roar.tables():
@@ -60,7 +61,7 @@ def _roar_table(found: "RoarTable") -> Table:
     return table
 
 
-def _percent(spread: "Spread | None") -> str:
+def _percent(spread: "MeanInterval | None") -> str:
     return f"{100 * spread.mean:.1f}" if spread else ""
 
 
@@ -98,11 +99,12 @@ def show_run(quiet: bool) -> "ProgressView":
     return LiveView(console) if live else LogView()
 
 
-def number(entry: dict[str, Any]) -> str:
-    """A mean with half its interval.
+def format_mean(entry: dict[str, Any]) -> str:
+    """Format a mean with half of its interval.
 
-    >>> number({"mean": 0.5, "interval": [0.4, 0.6]})
+    >>> format_mean({"mean": 0.5, "interval": [0.4, 0.6]})
     '0.5000 (0.1000)'
     """
     mean, (low, high) = float(entry["mean"]), map(float, entry["interval"])
-    return f"{mean:.4f} ({(high - low) / 2:.4f})" if math.isfinite(mean) else str(mean)
+    half = f" ({format_number((high - low) / 2, digits=4)})" if math.isfinite(mean) else ""
+    return format_number(mean, digits=4) + half

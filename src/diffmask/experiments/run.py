@@ -22,8 +22,7 @@ from diffmask.experiments.executors.schedule import FailedNode
 from diffmask.experiments.experiment import Experiment
 from diffmask.metrics.ground_truth import scores_by_site
 from diffmask.report.run_page import write_run_report
-from diffmask.results.intervals import summarise
-from diffmask.results.records import write_json, write_jsonl
+from diffmask.results.records import summarise, write_json, write_jsonl
 from diffmask.workspace.workspace import Workspace
 
 REPORTED = ("diffmask", "torch", "numpy", "numba", "safetensors", "transformers", "captum")

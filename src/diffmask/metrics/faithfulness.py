@@ -39,6 +39,7 @@ COMPREHENSIVENESS = MetricInfo(
     name="comprehensiveness",
     title="Comprehensiveness",
     higher_is_better=True,
+    definition="fall of the predicted class's probability when the highest-scoring words are erased",
     interpretation="The probability of the predicted class falls when the highest-scoring words are erased: the "
     "model needs these words.",
     limitation="Texts with erased words may be out of distribution, which can cause part of the fall.",
@@ -47,12 +48,18 @@ SUFFICIENCY = MetricInfo(
     name="sufficiency",
     title="Sufficiency",
     higher_is_better=False,
+    definition="fall of the predicted class's probability when only the highest-scoring words are kept",
     interpretation="The probability of the predicted class hardly falls when only the highest-scoring words are kept: "
     "these words are enough.",
     limitation="A model can be confident about a text without content; few words may suffice for the wrong reason.",
 )
 NORMALISED = tuple(
-    replace(info, name=f"normalised_{info.name}", title=f"Normalised {info.title.lower()}")
+    replace(
+        info,
+        name=f"normalised_{info.name}",
+        title=f"Normalised {info.title.lower()}",
+        definition=f"{info.definition}, relative to each text's smallest and largest possible value",
+    )
     for info in (COMPREHENSIVENESS, SUFFICIENCY)
 )
 

@@ -37,6 +37,7 @@ class DeletionInsertion(Metric):
             name="deletion_area",
             title="deletion",
             higher_is_better=False,
+            definition="mean probability of the predicted class as tokens are erased, highest score first",
             interpretation="The probability of the predicted class falls quickly as tokens are erased in the method's "
             "order.",
             limitation=OUT_OF_DISTRIBUTION,
@@ -45,6 +46,7 @@ class DeletionInsertion(Metric):
             name="insertion_area",
             title="insertion",
             higher_is_better=True,
+            definition="mean probability of the predicted class as tokens are inserted, highest score first",
             interpretation="The probability of the predicted class rises quickly as tokens are inserted in the "
             "method's order.",
             limitation=OUT_OF_DISTRIBUTION,
@@ -110,6 +112,7 @@ class DecisionFlip(Metric):
             name="flip_share",
             title="share of tokens to flip the decision",
             higher_is_better=False,
+            definition="share of tokens that must be erased, highest score first, to change the predicted class",
             interpretation="Erasing few tokens in the method's order changes the predicted class.",
             limitation="A prediction can change because the text is out of distribution. The class that the model "
             "predicts for a fully masked text never changes.",

@@ -37,6 +37,7 @@ class Infidelity(Metric):
             name="infidelity",
             title="infidelity",
             higher_is_better=False,
+            definition="mean squared error of the summed scores as a prediction of the effect of erasing random tokens",
             interpretation="The sum of the scores of a set of tokens equals the change of the prediction without them.",
             limitation="It assumes additive scores, which methods that only rank tokens do not promise. Texts with "
             "erased tokens may be out of distribution.",
@@ -117,6 +118,7 @@ class MaxSensitivity(Metric):
             name="max_sensitivity",
             title="sensitivity to noise",
             higher_is_better=False,
+            definition="largest relative change of the scores under small noise on the token embeddings",
             interpretation="A change of the input too small to change the prediction hardly changes the scores.",
             limitation="Scores that ignore the model have the best value: a stable explanation can be wrong.",
         ),

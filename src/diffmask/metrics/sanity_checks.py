@@ -57,6 +57,7 @@ class RandomisedModel(Metric):
             name="randomised_correlation",
             title="correlation with a shuffled model",
             higher_is_better=False,
+            definition="rank correlation with the scores for a copy of the model with shuffled weights",
             interpretation="The scores depend on the learned weights: they differ for a model with shuffled weights.",
             limitation="A value near zero is necessary, not sufficient, for a right explanation. The architecture "
             "alone can give some tokens more weight than others, which is not a fault of the method.",
@@ -98,6 +99,7 @@ class StabilityOverSeeds(Metric):
             name="seed_correlation",
             title="agreement between seeds",
             higher_is_better=True,
+            definition="rank correlation between the scores of fits with different seeds",
             interpretation="A fit with another seed ranks the tokens of a text alike.",
             limitation="A deterministic method always has the value 1, whether it is right or not.",
         ),

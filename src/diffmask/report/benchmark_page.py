@@ -18,7 +18,7 @@ from diffmask.report.leaderboard import is_baseline, standings
 from diffmask.report.payload import build_payload
 from diffmask.report.tables import csv_tables, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MetricInfo
-from diffmask.results.formatting import amount, between, duration, shown
+from diffmask.results.formatting import format_count, format_duration, format_interval, format_number
 from diffmask.results.records import write_text
 
 
@@ -66,7 +66,8 @@ def render_benchmark(board: BenchmarkResult) -> str:
 
     script, style = asset("board.js"), asset("board.css")
     page = environment()
-    page.filters |= {"shown": shown, "duration": duration, "amount": amount, "colour_step": colour_step}
+    page.filters |= {"format_number": format_number, "format_duration": format_duration}
+    page.filters |= {"format_count": format_count, "colour_step": colour_step}
     page.filters |= {"is_table": is_table, "count_problems": count_problems}
     text = page.get_template("board.html").render(
         board=board,
@@ -81,7 +82,7 @@ def render_benchmark(board: BenchmarkResult) -> str:
             (metric.title, Markup(cost_chart(board, metric))) for metric in board.metrics if _priced(board, metric)
         ],
         comparisons={metric.name: _of(board.comparisons, metric) for metric in board.metrics},
-        between=between,
+        format_interval=format_interval,
         is_baseline=is_baseline,
         script=Markup(script),
         style=Markup(style),

@@ -11,7 +11,7 @@ from typing import Literal
 
 from diffmask.report.leaderboard import is_baseline
 from diffmask.results.benchmark_result import BenchmarkResult, Curve, Estimate, MetricInfo
-from diffmask.results.formatting import duration
+from diffmask.results.formatting import format_duration
 
 WIDTH, HEIGHT = 480.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 470.0, 14.0, 256.0
@@ -194,7 +194,7 @@ def cost_chart(board: BenchmarkResult, metric: MetricInfo) -> str:
     ]
     points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
     return wrap_svg(
-        draw_axes(x, y, "seconds per text, log scale", duration) + points,
+        draw_axes(x, y, "seconds per text, log scale", format_duration) + points,
         f"{metric.title} against seconds per text; better is up, cheaper is left. Values in the tables.",
     )
 

@@ -21,8 +21,8 @@ class Standing:
     """Methods not significantly better than a baseline."""
 
     def mark(self, method: str) -> str:
-        """Return `best`, `tie` or an empty string."""
-        if method not in self.tied:
+        """Return `best`, `tie` or an empty string. A method that was not shown to beat a baseline has no mark."""
+        if method not in self.tied or method in self.chance:
             return ""
         return "best" if len(self.tied) == 1 else "tie"
 

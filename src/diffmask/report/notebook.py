@@ -4,7 +4,7 @@ from html import escape
 
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult, MetricInfo
-from diffmask.results.formatting import between, duration, shown
+from diffmask.results.formatting import format_duration, format_interval, format_number
 
 STYLE = (
     ".diffmask-board{font:14px/1.5 system-ui,sans-serif;color:inherit;max-width:60em}"
@@ -36,7 +36,7 @@ def _table(board: BenchmarkResult) -> str:
     rows = "".join(
         f'<tr><th scope="row"><bdi>{escape(method.name)}</bdi></th>'
         + "".join(_cell(method, metric.name, ranked[metric.name]) for metric in board.metrics)
-        + f"<td>{duration(method.cost['seconds']) if 'seconds' in method.cost else ''}</td></tr>"
+        + f"<td>{format_duration(method.cost['seconds']) if 'seconds' in method.cost else ''}</td></tr>"
         for method in board.methods
     )
     return (
@@ -56,5 +56,6 @@ def _cell(method: MethodResult, metric: str, standing: Standing) -> str:
     if found is None:
         return '<td class="quiet">not measured</td>'
     mark = standing.mark(method.name)
-    mean = f"<b>{shown(found.mean)}</b>" if mark == "best" else shown(found.mean) + (" =" if mark == "tie" else "")
-    return f"<td>{mean}<small>{between(found.low, found.high)}</small></td>"
+    text = format_number(found.mean)
+    mean = f"<b>{text}</b>" if mark == "best" else text + (" =" if mark == "tie" else "")
+    return f"<td>{mean}<small>{format_interval(found.low, found.high)}</small></td>"

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from diffmask.report.tables import booktabs_table
-from diffmask.results.intervals import Spread, bootstrap
+from diffmask.results.intervals import MeanInterval, bca_interval
 from diffmask.results.records import Record, read_jsonl, write_text
 
 VARIANTS = {
@@ -67,9 +67,9 @@ class RoarCurve(RoarSeries):
     """Score of the retrained model against the share of masked tokens."""
 
     at: tuple[float, ...]
-    points: tuple[Spread, ...]
+    points: tuple[MeanInterval, ...]
 
-    def point(self, at: float) -> Spread | None:
+    def point(self, at: float) -> MeanInterval | None:
         """Return the score at a masked share, or None."""
         return dict(zip(self.at, self.points, strict=True)).get(at)
 
@@ -78,12 +78,12 @@ class RoarCurve(RoarSeries):
 class RoarArea(RoarSeries):
     """RACU and the areas it is computed from."""
 
-    racu: Spread
+    racu: MeanInterval
     seeds: tuple[float, ...]
     """RACU of each seed."""
-    clipped: Spread
-    area: Spread
-    possible: Spread
+    clipped: MeanInterval
+    area: MeanInterval
+    possible: MeanInterval
     """Denominator of RACU; RACU is unreliable if it is small."""
 
 
@@ -125,7 +125,7 @@ def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})
             title=titles[method],
             variant=variant,
             at=tuple(sorted(values)),
-            points=tuple(bootstrap(values[at]) for at in sorted(values)),
+            points=tuple(bca_interval(values[at]) for at in sorted(values)),
         )
         for (task, method, variant), values in found.items()
     ]
@@ -146,20 +146,20 @@ def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({}))
             method=method,
             title=titles[method],
             variant=variant,
-            racu=bootstrap(values["racu"]),
+            racu=bca_interval(values["racu"]),
             seeds=tuple(values["racu"]),
-            clipped=bootstrap(values["racu_clipped"]),
-            area=bootstrap(values["area"]),
-            possible=bootstrap(values["area_possible"]),
+            clipped=bca_interval(values["racu_clipped"]),
+            area=bca_interval(values["area"]),
+            possible=bca_interval(values["area_possible"]),
         )
         for (task, method, variant), values in found.items()
     ]
 
 
-def format_percent(spread: Spread) -> str:
+def format_percent(spread: MeanInterval) -> str:
     """Format a mean and its interval in LaTeX.
 
-    >>> format_percent(Spread(0.665, 0.573, 0.757))
+    >>> format_percent(MeanInterval(0.665, 0.573, 0.757))
     '$66.5^{+9.2}_{-9.2}$'
     """
     up, down = 100 * (spread.high - spread.mean), 100 * (spread.mean - spread.low)
@@ -204,8 +204,8 @@ def performance_table(records: Iterable[Record], panels: Panels = MappingProxyTy
         [
             *split_task_label(task, panels).values(),
             str(rows[task]),
-            format_percent(bootstrap(values)),
-            format_percent(bootstrap(masked[task])) if task in masked else "--",
+            format_percent(bca_interval(values)),
+            format_percent(bca_interval(masked[task])) if task in masked else "--",
         ]
         for task, values in scores.items()
     ]

@@ -9,6 +9,7 @@ from typing import Any
 from diffmask.errors import InputError
 from diffmask.report.benchmark_page import environment
 from diffmask.report.roar import METRICS, RoarRun, read_roar
+from diffmask.results.formatting import format_number
 from diffmask.results.records import write_text
 
 METRIC_DESCRIPTIONS = {
@@ -110,10 +111,7 @@ def format_cell(value: float | str | None) -> str:
     >>> format_cell("inf"), format_cell(0.00031), format_cell(12.3456), format_cell(None)
     ('∞', '0.00031', '12.35', '–')
     """
-    if value is None:
-        return "–"
-    number = float(value)
-    return "∞" if number == float("inf") else f"{number:.4g}"
+    return "–" if value is None else format_number(float(value), digits=4)
 
 
 def _read(file: Path) -> Any:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
-from diffmask.results.formatting import duration, shown
+from diffmask.results.formatting import format_duration, format_number
 
 MARKS = {"best": " *", "tie": " =", "": ""}
 
@@ -44,7 +44,7 @@ def _table(board: BenchmarkResult) -> Table:
     table.add_column("per text", justify="right")
     for method in board.methods:
         cells = [_cell(method, metric.name, ranked[metric.name]) for metric in board.metrics]
-        cost = duration(method.cost["seconds"]) if "seconds" in method.cost else ""
+        cost = format_duration(method.cost["seconds"]) if "seconds" in method.cost else ""
         table.add_row(Text(method.name), *cells, cost)
     return table
 
@@ -56,5 +56,7 @@ def _cell(method: MethodResult, metric: str, standing: Standing) -> Text:
     mark = standing.mark(method.name)
     style = "bold" if mark == "best" else ""
     return Text.assemble(
-        (shown(found.mean), style), (f" [{shown(found.low)}, {shown(found.high)}]", "dim"), MARKS[mark] or "  "
+        (format_number(found.mean), style),
+        (f" [{format_number(found.low)}, {format_number(found.high)}]", "dim"),
+        MARKS[mark] or "  ",
     )

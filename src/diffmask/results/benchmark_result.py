@@ -1,4 +1,4 @@
-"""A `BenchmarkResult`: methods side by side on one task, with a verdict. Plain values only; no torch here."""
+"""`BenchmarkResult`: the comparison of methods on one task, with a verdict. Plain values only; no torch here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,6 +18,8 @@ class MetricInfo:
     title: str
     """Name in tables and sentences."""
     higher_is_better: bool
+    definition: str
+    """Definition as a noun phrase without article, such as "share of tokens on the evidence"."""
     interpretation: str
     """Meaning of a good value, in one sentence."""
     limitation: str
@@ -37,7 +39,7 @@ class MetricInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A mean with its 95 % interval."""
+    """A mean with its 95 % confidence interval."""
 
     mean: float
     low: float
@@ -48,7 +50,7 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two methods on one measure: mean of first less second over the same rows."""
+    """Comparison of two methods by one metric: mean of first minus second over the same rows."""
 
     metric: str
     first: str
@@ -57,14 +59,14 @@ class Comparison:
     low: float
     high: float
     p_value: float
-    """Corrected for the number of comparisons."""
+    """Corrected for the number of comparisons by Holm's method."""
     winner: str | None
-    """The better of the two; none is a tie."""
+    """The significantly better method, or None."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """A measure against the share of tokens erased, or another knob."""
+    """A metric as a function of another quantity, such as the share of erased tokens."""
 
     metric: str
     method: str
@@ -77,64 +79,64 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class MethodResult:
-    """One line of the table."""
+    """Results of one method."""
 
     name: str
-    """Short and unique on the board."""
+    """Short and unique name in this result."""
     recipe: Mapping[str, Any]
     estimates: Mapping[str, Estimate]
-    """By measure's name; a measure that does not apply is absent."""
+    """By name of the metric. A metric that does not apply is absent."""
     cost: Mapping[str, float]
-    """Per text: forwards, backwards, seconds; in all: fit_seconds, peak_megabytes, break_even (texts, if ever)."""
+    """Per text: forwards, backwards, seconds. In total: fit_seconds, peak_megabytes, break_even (number of texts)."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
-    """Of the fit, where there was one."""
+    """Diagnostics of the fit, if there was one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoardText:
-    """One held-out text as every method sees it."""
+    """One held-out text with the scores of all methods."""
 
     words: Sequence[str]
     gaps: Sequence[str]
-    """What stands before each word, and after the last: one more than there are words."""
+    """Characters before each word and after the last: one more entry than words."""
     gold: str | None
     prediction: str
     probability: float
     scores: Mapping[str, Sequence[float]]
-    """By method's name, a score a word."""
+    """Scores of the words by name of the method."""
     by_layer: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
-    """By method's name, layer by layer, a score a word."""
+    """Scores of the words per layer, by name of the method."""
     layers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By method's name, the layers' names."""
+    """Names of the layers by name of the method."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkResult:
-    """Everything a report shows."""
+    """Result of a benchmark: everything that a report shows."""
 
     title: str
     verdict: Sequence[str]
-    """Paragraphs; the first can be quoted alone."""
+    """Paragraphs. The first can be quoted alone."""
     warnings: Sequence[str]
-    """What limits the verdict: too few rows, erased input out of distribution, a fit that failed."""
+    """Problems that limit the verdict: too few rows, masked texts out of distribution, a failed fit."""
     metrics: Sequence[MetricInfo]
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     curves: Sequence[Curve]
     agreement: Mapping[str, Sequence[Sequence[float]]]
-    """By kind (rank correlation, overlap of the top words), methods x methods in the order of `methods`."""
+    """Matrices methods x methods by kind (rank correlation, overlap of the top words), in the order of `methods`."""
     texts: Sequence[BoardText]
     manifest: Mapping[str, Any]
 
     def save(self, folder: str | Path) -> Path:
-        """Write `board.json`; returns its path."""
+        """Write `board.json` and return its path."""
         file = Path(folder) / "board.json"
         write_json(file, asdict(self))
         return file
 
     @staticmethod
     def load(folder: str | Path) -> "BenchmarkResult":
-        """The board that `save` wrote, or an error that names the file."""
+        """Read the result that `save` wrote; an error names the file."""
         from pydantic import TypeAdapter, ValidationError
 
         file = Path(folder) / "board.json"
@@ -145,10 +147,10 @@ class BenchmarkResult:
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise InputError(f"{file} is no board: {place or 'the file'}: {first['msg']}") from None
+            raise InputError(f"{file} is no benchmark result: {place or 'the file'}: {first['msg']}") from None
 
     def to_html(self, file: str | Path) -> Path:
-        """Write the report, one page that needs nothing else; returns its path."""
+        """Write the report as one self-contained page and return its path."""
         from diffmask.report.benchmark_page import render_benchmark
 
         write_text(Path(file), render_benchmark(self))

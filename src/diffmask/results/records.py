@@ -1,91 +1,152 @@
-"""A `Record` is one measured number with everything needed to know what it is. No torch here."""
+"""Records: one measured number each, with its origin and cost; their files and their summary. No torch here."""
 
 import json
 import math
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from diffmask.results.intervals import t_interval
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One number: which experiment, task, method, site and metric, at which seed, at what cost."""
+    """One measured number with its experiment, task, method, site, metric, seed and cost."""
 
     experiment: str = ""
     task: str
     method: str
     site: str
     metric: str
+    """Name of the number, equal to the name of its `MetricInfo`. One metric config may yield several."""
     value: float
     seed: int
     rows: int = 1
-    """Rows the value is a mean over."""
+    """Number of rows that the value is the mean of."""
     deviation: float = 0.0
-    """Standard deviation over those rows."""
+    """Standard deviation over these rows."""
     cost: Mapping[str, int | float] = field(default_factory=dict)
-    """What the explanations behind the number took."""
+    """Cost of the explanations."""
     digest: str = ""
-    """The artefact the number was measured on."""
+    """Digest of the artefact that was measured."""
     at: float | None = None
-    """The knob's value where the number is a point of a curve, such as the share of tokens erased."""
+    """Position on the x axis if the record is a point of a curve, such as the share of erased tokens."""
     per_row: tuple[float, ...] = ()
-    """The rows' own values, in the split's order, where methods are compared row by row; else empty."""
+    """Values of the rows in the order of the split, if methods are compared row by row; else empty."""
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> None:
-    """One record a line; numbers that JSON has no word for become "inf", "-inf" and "nan"."""
-    write_text(path, "".join(json.dumps(plain(asdict(record))) + "\n" for record in records))
+    """Write one record per line. Non-finite numbers become "inf", "-inf" and "nan", which JSON does not have."""
+    write_text(path, "".join(json.dumps(to_plain(asdict(record))) + "\n" for record in records))
 
 
 def read_jsonl(path: Path) -> list[Record]:
-    """The records of a file."""
+    """Read the records of a file."""
     return [record_from(json.loads(line)) for line in path.read_text().splitlines() if line]
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A JSON file that any reader can read."""
-    write_text(path, json.dumps(plain(value), indent=1) + "\n")
+    """Write a value as standard JSON."""
+    write_text(path, json.dumps(to_plain(value), indent=1) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Written aside, then renamed: nobody sees half a file."""
+    """Write a text file atomically."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path that replaces `path` after the block: a reader sees the whole file or none.
+
+    If the block fails, `path` stays as it was.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os.chmod(aside, 0o644)
-    os.replace(aside, path)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
-def plain(value: Any) -> Any:
-    """The same value with non-finite numbers as words.
+def to_plain(value: Any) -> Any:
+    """Return the value with non-finite numbers as words.
 
-    >>> plain({"a": [1.0, float("inf")]})
+    >>> to_plain({"a": [1.0, float("inf")]})
     {'a': [1.0, 'inf']}
     """
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def record_from(node: Mapping[str, Any]) -> Record:
-    """The record that plain values stand for: lists are tuples again, words numbers."""
+    """Build a record from plain values: lists become tuples, words become numbers."""
     rows = tuple(float(value) for value in node.get("per_row", ()))
     return Record(**{**node, "value": float(node["value"]), "deviation": float(node["deviation"]), "per_row": rows})
 
 
-Key = tuple[str, str, str, str]
+GroupKey = tuple[str, str, str, str]
+"""Task, method, site and metric."""
 
 
-def grouped(records: Iterable[Record]) -> dict[Key, list[Record]]:
-    """Records by task, method, site and metric, in order of appearance."""
-    groups: dict[Key, list[Record]] = defaultdict(list)
+def group_records(records: Iterable[Record]) -> dict[GroupKey, list[Record]]:
+    """Group records by task, method, site and metric, in order of appearance."""
+    groups: dict[GroupKey, list[Record]] = defaultdict(list)
     for record in records:
         groups[record.task, record.method, record.site, record.metric].append(record)
     return dict(groups)
+
+
+def summarise(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Summarise records: mean, 95 % interval and number of seeds per task, method, site and metric.
+
+    The interval is over seeds if there are several, else over rows. Points of curves are left out.
+    """
+    groups = group_records(record for record in records if record.at is None)
+    return [_summarise_group(*key, group) for key, group in groups.items()]
+
+
+def _summarise_group(task: str, method: str, site: str, metric: str, group: Sequence[Record]) -> dict[str, Any]:
+    values = [record.value for record in group]
+    has_seeds = len(values) > 1
+    low, high = t_interval(values) if has_seeds else _interval_over_rows(group[0])
+    return {
+        "task": task,
+        "method": method,
+        "site": site,
+        "metric": metric,
+        "mean": sum(values) / len(values),
+        "interval": [low, high],
+        "interval_over": "seeds" if has_seeds else "rows",
+        "seeds": len(values),
+        "rows": group[0].rows,
+        "worst": max(values),
+        "median": median(values),
+        "cost": _mean_cost(group),
+    }
+
+
+def _interval_over_rows(record: Record) -> tuple[float, float]:
+    if not math.isfinite(record.value) or not math.isfinite(record.deviation):
+        return record.value, record.value
+    half = 1.96 * record.deviation / math.sqrt(max(record.rows, 1))
+    return record.value - half, record.value + half
+
+
+def _mean_cost(group: Sequence[Record]) -> dict[str, float]:
+    names = group[0].cost
+    return {name: round(sum(record.cost.get(name, 0.0) for record in group) / len(group), 3) for name in names}

@@ -1,202 +1,207 @@
-"""What may be concluded from a comparison of methods, in sentences that can be quoted. No torch here."""
+"""The verdict of a benchmark: sentences that state which conclusions the comparisons allow. No torch here."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from diffmask.results.benchmark_result import Comparison, MethodResult, MetricInfo
-from diffmask.results.comparison import FEWEST_ROWS
+from diffmask.results.comparison import MIN_ROWS
+from diffmask.results.formatting import (
+    format_count,
+    format_duration,
+    format_estimate,
+    format_number,
+    join_names,
+    lowercase_title,
+)
 
-BASELINE = "random"
+RANDOM_BASELINE = "random"
+"""Name of the random baseline, which every benchmark contains."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictInputs:
-    """What the sentences are made of."""
+    """Results that the verdict is based on."""
 
     metrics: Sequence[MetricInfo]
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     texts: int
+    baseline: str = RANDOM_BASELINE
+    """Name of the random baseline."""
 
-    def winner(self, metric: str, one: str, other: str) -> str | None:
-        """The better of two methods by a measure; none where they cannot be told apart."""
-        for found in self.comparisons:
-            if found.metric == metric and {found.first, found.second} == {one, other}:
-                return found.winner
+    def winner(self, metric: str, first: str, second: str) -> str | None:
+        """Return the significantly better of two methods by a metric, or None."""
+        for comparison in self.comparisons:
+            if comparison.metric == metric and {comparison.first, comparison.second} == {first, second}:
+                return comparison.winner
         return None
 
-    def compared(self, metric: str) -> list[MethodResult]:
-        """The methods that a measure speaks of, best first."""
+    def ranked(self, metric: str) -> list[MethodResult]:
+        """Return the methods that have the metric, best mean first."""
         sign = -1 if next(info.higher_is_better for info in self.metrics if info.name == metric) else 1
-        those = [method for method in self.methods if metric in method.estimates]
-        return sorted(those, key=lambda method: sign * method.estimates[metric].mean)
+        measured = [method for method in self.methods if metric in method.estimates]
+        return sorted(measured, key=lambda method: sign * method.estimates[metric].mean)
 
-    def tied_with_the_best(self, metric: str) -> list[MethodResult]:
-        """The best by a measure, and those that cannot be told apart from it."""
-        best, *others = self.compared(metric)
+    def beats_random(self, metric: str, method: str) -> bool:
+        """Return whether a method is significantly better than the random baseline by a metric."""
+        return method != self.baseline and self.winner(metric, method, self.baseline) == method
+
+    def leaders(self, metric: str) -> list[MethodResult]:
+        """Return the best method that beats the random baseline, and those that also do and do not differ from it."""
+        candidates = [method for method in self.ranked(metric) if self.beats_random(metric, method.name)]
+        if not candidates:
+            return []
+        best, *others = candidates
         return [best, *(other for other in others if self.winner(metric, best.name, other.name) is None)]
 
 
-def verdict(findings: VerdictInputs) -> list[str]:
-    """Paragraphs: against chance, among each other, at what cost, and what none of it says."""
-    compared = [metric for metric in findings.metrics if len(findings.compared(metric.name)) > 1]
-    if findings.texts < FEWEST_ROWS:
+def verdict(inputs: VerdictInputs) -> list[str]:
+    """Write the paragraphs: against the random baseline, between methods, cost, and limits.
+
+    The first paragraph can be quoted alone: it defines every metric that it names.
+    """
+    compared = [metric for metric in inputs.metrics if len(inputs.ranked(metric.name)) > 1]
+    if inputs.texts < MIN_ROWS:
         return [
-            f"No verdict: {findings.texts} texts are too few to tell methods apart; at least {FEWEST_ROWS} are needed. "
-            "The figures below are what was measured, with intervals.",
-            _limits(compared),
+            f"No verdict: {inputs.texts} texts are too few to compare methods; at least {MIN_ROWS} are needed. "
+            "The table shows the measured values with their confidence intervals.",
+            _describe_limits(compared),
         ]
+    summary = [*map(_define, compared), _compare_with_random(inputs, compared), *_name_leaders(inputs, compared)]
     return [
-        " ".join([_against_chance(findings, compared), *_leaders(findings, compared)]),
-        *_differences(findings, compared),
-        _cost(findings, compared),
-        _limits(compared),
+        " ".join(summary),
+        *_describe_differences(inputs, compared),
+        _describe_cost(inputs),
+        _describe_limits(compared),
     ]
 
 
-def _against_chance(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> str:
-    """Which methods beat a random order, by all measures, some, or none."""
-    every, some, none, worse = [], [], [], []
-    others = [method for method in findings.methods if method.name != BASELINE]
-    for method in others:
-        asked = [metric for metric in metrics if metric.name in method.estimates]
-        won = [one.title for one in asked if findings.winner(one.name, method.name, BASELINE) == method.name]
-        lost = [one.title for one in asked if findings.winner(one.name, method.name, BASELINE) == BASELINE]
-        if lost:
-            worse.append(f"{method.name} is worse than random by {listed(lost)}")
-        if asked and len(won) == len(asked):
-            every.append(method.name)
-        elif won:
-            some.append(f"{method.name} only by {listed(won)}")
-        elif not lost:
-            none.append(method.name)
-    said = f"On {findings.texts} texts "
-    said += (
-        f"{listed(every)} {plural(every, 'beats', 'beat')} a random order"
-        if every
-        else "no method beats a random order"
-    )
-    said += " by every measure" if len(metrics) > 1 else f" by {within(metrics[0].title)}" if metrics else ""
-    parts = [said, *some]
-    if none:
-        parts.append(f"{listed(none)} cannot be told from a random order")
-    return "; ".join([*parts, *worse]) + "."
+def _define(metric: MetricInfo) -> str:
+    """Define a metric in one sentence."""
+    return f"{metric.title} is the {metric.definition} ({metric.direction} is better)."
 
 
-def _leaders(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> Iterator[str]:
-    """Who is best by each measure, as far as that can be said."""
-    for metric in metrics:
-        names = [
-            f"{one.name} ({shown(one.estimates[metric.name].mean)})" for one in findings.tied_with_the_best(metric.name)
+def _compare_with_random(inputs: VerdictInputs, metrics: Sequence[MetricInfo]) -> str:
+    """State which methods beat the random baseline by all metrics, by some, or by none."""
+    by_all, by_some, by_none, worse = [], [], [], []
+    for method in inputs.methods:
+        if method.name == inputs.baseline:
+            continue
+        measured = [metric for metric in metrics if metric.name in method.estimates]
+        won = [metric.title for metric in measured if inputs.beats_random(metric.name, method.name)]
+        lost = [
+            metric.title
+            for metric in measured
+            if inputs.winner(metric.name, method.name, inputs.baseline) == inputs.baseline
         ]
-        if len(names) == len(findings.compared(metric.name)):
-            yield f"By {within(metric.title)} no method can be told from any other."
-        elif len(names) == 1:
-            yield f"Best by {within(metric.title)}: {names[0]}, ahead of all others."
-        else:
-            yield f"Best by {within(metric.title)}: {listed(names)}, which cannot be told apart."
+        if lost:
+            worse.append(f"{method.name} is worse than the random baseline by {_join_titles(lost)}.")
+        if measured and len(won) == len(measured):
+            by_all.append(method.name)
+        elif won:
+            by_some.append(f"{method.name} beats it only by {_join_titles(won)}.")
+        elif not lost:
+            by_none.append(method.name)
+    scope = "by every metric" if len(metrics) > 1 else f"by {_join_titles([metric.title for metric in metrics])}"
+    sentences = [f"On {inputs.texts} texts {_subject(by_all)} the random baseline {scope}."]
+    if by_none:
+        sentences.append(f"{join_names(by_none)} {'was' if len(by_none) == 1 else 'were'} not shown to beat it.")
+    return " ".join([*sentences, *by_some, *worse])
 
 
-def _differences(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> Iterator[str]:
-    """Measure by measure, the order with its ties."""
+def _subject(names: Sequence[str]) -> str:
+    if not names:
+        return "no method beats"
+    return f"{join_names(names)} {'beats' if len(names) == 1 else 'beat'}"
+
+
+def _join_titles(titles: Sequence[str]) -> str:
+    return join_names([lowercase_title(title) for title in titles])
+
+
+def _name_leaders(inputs: VerdictInputs, metrics: Sequence[MetricInfo]) -> Iterator[str]:
+    """Name the best methods by each metric. A method that was not shown to beat the random baseline is never named."""
     for metric in metrics:
-        names = [method.name for method in findings.compared(metric.name)]
-        pairs = [found for found in findings.comparisons if found.metric == metric.name]
-        ties = [f"{found.first} and {found.second}" for found in pairs if found.winner is None]
-        order = ", ".join(f"{one.name} {interval(one, metric.name)}" for one in findings.compared(metric.name))
-        said = f"{metric.title} ({metric.direction} is better), {names[0]} first: {order}. "
-        said += f"{len(pairs) - len(ties)} of {len(pairs)} pairs differ"
-        yield said + (f"; cannot be told apart: {', '.join(ties)}." if ties else ".")
+        title = lowercase_title(metric.title)
+        names = [
+            f"{method.name} ({format_number(method.estimates[metric.name].mean)})"
+            for method in inputs.leaders(metric.name)
+        ]
+        if not names:
+            yield f"By {title} no method is best, because none was shown to beat the random baseline."
+            continue
+        tie = ", without a significant difference between them" if len(names) > 1 else ""
+        yield f"Best by {title}: {join_names(names)}{tie}." + _mention_unproven(inputs, metric.name)
 
 
-def _cost(findings: VerdictInputs, metrics: Sequence[MetricInfo]) -> str:
-    """What each method takes for a text, and when a fit has paid for itself."""
-    parts = []
-    for method in sorted(findings.methods, key=lambda method: method.cost.get("seconds", 0.0)):
-        cost = method.cost
-        said = f"{method.name} {seconds(cost.get('seconds', 0.0))} and {counted(cost.get('forwards', 0.0))} forward"
-        if cost.get("backwards"):
-            said += f", {cost['backwards']:.3g} backward"
-        if cost.get("fit_seconds", 0.0) >= 1:
-            said += f" after a fit of {seconds(cost['fit_seconds'])}"
-            even = cost.get("break_even", float("inf"))
-            said += (
-                f" (cheaper than IG-50 after {even:,.0f} texts)"
-                if even < float("inf")
-                else " (never cheaper than IG-50)"
-            )
-        parts.append(said)
-    return "A text takes: " + "; ".join(parts) + "."
+def _mention_unproven(inputs: VerdictInputs, metric: str) -> str:
+    """Name the methods that do not differ from the best one but were not shown to beat the random baseline."""
+    best = inputs.leaders(metric)[0].name
+    names = [
+        method.name
+        for method in inputs.ranked(metric)
+        if not inputs.beats_random(metric, method.name)
+        and method.name != inputs.baseline
+        and inputs.winner(metric, best, method.name) is None
+    ]
+    if not names:
+        return ""
+    verb = "does" if len(names) == 1 else "do"
+    return f" {join_names(names)} {verb} not differ significantly from {best}, but also not from the random baseline."
 
 
-def _limits(metrics: Sequence[MetricInfo]) -> str:
-    # Two measures of one kind have the same limits, which are said once.
+def _describe_differences(inputs: VerdictInputs, metrics: Sequence[MetricInfo]) -> Iterator[str]:
+    """List the methods by each metric, best mean first, and the pairs that do not differ significantly."""
+    for metric in metrics:
+        pairs = [comparison for comparison in inputs.comparisons if comparison.metric == metric.name]
+        ties = [f"{pair.first} and {pair.second}" for pair in pairs if pair.winner is None]
+        values = ", ".join(_describe_method(method, metric.name) for method in inputs.ranked(metric.name))
+        text = (
+            f"{metric.title} ({metric.direction} is better), mean and 95 % confidence interval, best first: {values}. "
+        )
+        text += f"{len(pairs) - len(ties)} of {len(pairs)} pairs differ significantly."
+        yield text + (f" No significant difference: {', '.join(ties)}." if ties else "")
+
+
+def _describe_method(method: MethodResult, metric: str) -> str:
+    estimate = method.estimates[metric]
+    return f"{method.name} {format_estimate(estimate.mean, estimate.low, estimate.high)}"
+
+
+def _describe_cost(inputs: VerdictInputs) -> str:
+    """State the cost of each method per text, and after how many texts a fit pays off."""
+    methods = sorted(inputs.methods, key=lambda method: method.cost.get("seconds", 0.0))
+    return "Cost per text: " + "; ".join(map(_describe_method_cost, methods)) + "."
+
+
+def _describe_method_cost(method: MethodResult) -> str:
+    cost = method.cost
+    text = f"{method.name} {format_duration(cost.get('seconds', 0.0))}, {_passes(cost.get('forwards', 0.0), 'forward')}"
+    if cost.get("backwards"):
+        text += f", {_passes(cost['backwards'], 'backward')}"
+    if cost.get("fit_seconds", 0.0) < 1:
+        return text
+    break_even = cost.get("break_even", float("inf"))
+    pays_off = f"after {break_even:,.0f} texts" if break_even < float("inf") else "for no number of texts"
+    return (
+        f"{text}, after a fit of {format_duration(cost['fit_seconds'])} "
+        f"(cheaper than integrated gradients with 50 steps {pays_off})"
+    )
+
+
+def _passes(count: float, direction: str) -> str:
+    return f"{format_count(count)} {direction} {'pass' if count == 1 else 'passes'}"
+
+
+def _describe_limits(metrics: Sequence[MetricInfo]) -> str:
+    # Metrics with the same limits are listed together.
     titles: dict[str, list[str]] = {}
     for metric in metrics:
         titles.setdefault(metric.limitation, []).append(metric.title)
-    said = [f"{listed(those)}: {limitation}" for limitation, those in titles.items()]
     return " ".join(
         [
-            "What this cannot say: whether the model is right, whether a person is helped, or how methods fare on "
-            "another model or other texts.",
-            *said,
+            "Limits: these results do not show whether the model is right, whether the explanations help people, or "
+            "how the methods compare on another model or on other texts.",
+            *(f"{join_names(group)}: {limitation}" for limitation, group in titles.items()),
         ]
     )
-
-
-def within(title: str) -> str:
-    """A title within a sentence.
-
-    >>> within("Mass on evidence"), within("ROAR's RACU")
-    ('mass on evidence', "ROAR's RACU")
-    """
-    return title if title[:2].isupper() else title[:1].lower() + title[1:]
-
-
-def shown(value: float) -> str:
-    """A number of a table.
-
-    >>> shown(0.4081), shown(-0.0129), shown(12.3)
-    ('.408', '-.013', '12.3')
-    """
-    return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3g}"
-
-
-def interval(method: MethodResult, metric: str) -> str:
-    """A mean with its interval."""
-    found = method.estimates[metric]
-    return f"{shown(found.mean)} [{shown(found.low)}, {shown(found.high)}]"
-
-
-def seconds(value: float) -> str:
-    """A time for people.
-
-    >>> seconds(0.0042), seconds(0.17), seconds(3.21), seconds(400.0)
-    ('4.2 ms', '170 ms', '3.2 s', '6.7 min')
-    """
-    if value < 1:
-        return f"{value * 1000:.2g} ms" if value < 0.01 else f"{value * 1000:.0f} ms"
-    return f"{value:.2g} s" if value < 100 else f"{value / 60:.1f} min"
-
-
-def counted(rows: float) -> str:
-    """Rows through a model.
-
-    >>> counted(1.0), counted(23.31)
-    ('1 row', '23.3 rows')
-    """
-    return f"{rows:.3g} row{'' if rows == 1 else 's'}"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-def plural(names: Sequence[str], one: str, many: str) -> str:
-    """The form of a verb."""
-    return one if len(names) == 1 else many

@@ -7,7 +7,6 @@ merged into one table `OUT`, and the folder is removed. `docs/reference/scores.m
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -32,7 +31,7 @@ from diffmask.core.training import progress_bar
 from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
-from diffmask.results.records import write_json
+from diffmask.results.records import atomic_write, write_json
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.explain import explain_examples
 
@@ -246,19 +245,18 @@ def _table_artefact(explainer: Explainer, rows: tuple[Example, ...], first: int,
 
 def _merge(shards: Iterable[Artefact], out: Path) -> None:
     """Write the shards to one table, one in memory at a time; the table appears whole."""
-    unfinished = out.with_name(f"{out.name}.writing")
     files = (shard.tensors["file"].numpy().tobytes() for shard in shards)
-    if out.suffix == ".jsonl":
-        with unfinished.open("wb") as stream:
-            for content in files:
-                stream.write(content)
-    else:
-        from pyarrow.parquet import ParquetWriter, read_table
+    with atomic_write(out) as temporary:
+        if out.suffix == ".jsonl":
+            with temporary.open("wb") as stream:
+                for content in files:
+                    stream.write(content)
+        else:
+            from pyarrow.parquet import ParquetWriter, read_table
 
-        with ParquetWriter(unfinished, schema(), compression="zstd") as writer:
-            for content in files:
-                writer.write_table(read_table(BytesIO(content), schema=schema()))
-    os.replace(unfinished, out)
+            with ParquetWriter(temporary, schema(), compression="zstd") as writer:
+                for content in files:
+                    writer.write_table(read_table(BytesIO(content), schema=schema()))
 
 
 def schema() -> Any:

@@ -25,6 +25,7 @@ from rich.text import Text
 
 from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome
 from diffmask.experiments.executors.schedule import NodeSchedule
+from diffmask.results.formatting import format_duration
 from diffmask.workspace.node import Address, Node
 
 PLURALS = {
@@ -60,7 +61,7 @@ class ProgressEstimate:
         if self.seconds is None:
             return "how long it takes will be known when the first are done"
         without = f", not counting {self.unknown} pieces of a kind not seen yet" if self.unknown else ""
-        return f"about {duration(self.seconds)} to go{without}"
+        return f"about {format_duration(self.seconds)} to go{without}"
 
 
 def estimate_progress(schedule: NodeSchedule, workers: int) -> ProgressEstimate:
@@ -80,17 +81,6 @@ def estimate_progress(schedule: NodeSchedule, workers: int) -> ProgressEstimate:
         rest,
         len(expected) - len(known),
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people.
-
-    >>> duration(42.0), duration(600.0), duration(9000.0)
-    ('42 seconds', '10 minutes', '2.5 hours')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
 def _speeds(schedule: NodeSchedule) -> dict[str, float]:
@@ -212,7 +202,7 @@ def drawing(schedule: NodeSchedule, workers: int) -> Group:
     now = time.monotonic()
     # Copied first: the engine goes on while this is drawn.
     for address, since in islice(list(schedule.running.items()), SHOWN):
-        table.add_row("runs", Text(schedule[address].label), duration(now - since))
+        table.add_row("runs", Text(schedule[address].label), format_duration(now - since))
     waiting = schedule.waiting
     for node in waiting[:NEXT]:
         table.add_row("waits", Text(node.label, style="dim"), "")

@@ -18,7 +18,7 @@ from diffmask.metrics.base import Metric
 from diffmask.metrics.roar.masking import Strategy
 from diffmask.metrics.roar.step import Importances, Protocol, Score, Step
 from diffmask.results.benchmark_result import MetricInfo
-from diffmask.results.racu import Areas, areas
+from diffmask.results.racu import CurveAreas, areas_between
 from diffmask.results.records import Record
 from diffmask.workspace.node import Node
 from diffmask.workspace.workspace import Workspace
@@ -109,9 +109,9 @@ class RemoveAndRetrain(Metric, ABC):
         at = torch.tensor(self.points, dtype=torch.float64) / self.points[-1]
         return tuple((torch.trapezoid(base - found, at, dim=0) / possible).tolist())
 
-    def areas(self, curve: Sequence[float], random: Sequence[float]) -> Areas:
+    def areas(self, curve: Sequence[float], random: Sequence[float]) -> CurveAreas:
         """Between two curves at this metric's points."""
-        return areas(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
+        return areas_between(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
 
     def _record(
         self, method: Method, workspace: Workspace, metric: str, value: float, rows: int, at: float | None = None
@@ -134,6 +134,8 @@ def _measure(variant: str, title: str) -> MetricInfo:
         name=f"{variant}_racu",
         title=f"{title}'s RACU",
         higher_is_better=True,
+        definition="loss of performance of a model retrained without the highest-scoring tokens, beyond that without "
+        "random tokens, relative to the largest possible one",
         interpretation="A model retrained without the tokens that score highest loses more than one retrained without "
         "random tokens.",
         limitation="Whether this very model uses those tokens: another is trained, and may read where the masks are. "

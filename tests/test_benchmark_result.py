@@ -9,7 +9,7 @@ import pytest
 
 from diffmask.errors import InputError
 from diffmask.results.benchmark_result import BenchmarkResult
-from diffmask.results.records import plain
+from diffmask.results.records import to_plain
 from support.board import synthetic_board
 from support.hostile import SCRIPT, hostile_board
 
@@ -22,7 +22,7 @@ def board() -> BenchmarkResult:
 def test_a_board_that_is_loaded_is_the_one_that_was_saved(board: BenchmarkResult, tmp_path: Path) -> None:
     board.save(tmp_path)
     loaded = BenchmarkResult.load(tmp_path)
-    assert plain(asdict(loaded)) == plain(asdict(board))
+    assert to_plain(asdict(loaded)) == to_plain(asdict(board))
     assert loaded.methods[0].estimates["flip"] == board.methods[0].estimates["flip"]
 
 
@@ -44,7 +44,7 @@ def test_a_missing_truncated_or_other_file_is_named(board: BenchmarkResult, tmp_
     file = board.save(tmp_path)
     whole = file.read_text()
     file.write_text(whole[:-9])
-    with pytest.raises(InputError, match=r"board\.json is no board: .*JSON"):
+    with pytest.raises(InputError, match=r"board\.json is no benchmark result: .*JSON"):
         BenchmarkResult.load(tmp_path)
     file.write_text(json.dumps({**json.loads(whole), "metrics": [{"name": "flip"}]}))
     with pytest.raises(InputError, match=r"metrics\.0\.title: Field required"):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from diffmask.results.intervals import interval, summarise
-from diffmask.results.records import Record, read_jsonl, write_jsonl
+from diffmask.results.intervals import t_interval
+from diffmask.results.records import Record, read_jsonl, summarise, write_jsonl
 
 
 def record(value: float, seed: int = 0, **more: object) -> Record:
@@ -19,7 +19,7 @@ def record(value: float, seed: int = 0, **more: object) -> Record:
 def test_the_interval_is_student_s(count: int) -> None:
     values = [math.sin(k) for k in range(count)]
     low, high = stats.t.interval(0.95, count - 1, loc=sum(values) / count, scale=stats.sem(values))
-    assert interval(values) == pytest.approx((low, high), abs=0.02 if count > 17 else 1e-3)
+    assert t_interval(values) == pytest.approx((low, high), abs=0.02 if count > 17 else 1e-3)
 
 
 def test_several_seeds_are_one_entry_with_their_interval() -> None:
