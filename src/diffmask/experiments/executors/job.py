@@ -12,7 +12,7 @@ from pathlib import Path
 
 from diffmask.core.store import values_checksum
 from diffmask.core.training import single_threaded
-from diffmask.results.records import Record, plain, record_from, write_json
+from diffmask.results.records import Record, record_from, to_plain, write_json
 from diffmask.workspace.node import Node
 
 
@@ -81,7 +81,7 @@ def run_job(job: Job) -> NodeOutcome | NodeFailure:
             return NodeFailure(f"{type(error).__name__}: {said[0]}")
         told = tuple(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in warned))
     outcome = NodeOutcome(records, seconds, told)
-    saved = plain(asdict(outcome))
+    saved = to_plain(asdict(outcome))
     write_json(job.outcome_file, {**saved, "checksum": values_checksum(saved)})
     return outcome
 
