@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import diffmask as dm
-from diffmask.benchmarking.benchmark import PART_ROWS
-from diffmask.benchmarking.config import BenchmarkConfig, sorted_choices
+from diffmask.benchmarking.benchmark import SHARD_SIZE
+from diffmask.benchmarking.config import BenchmarkConfig, sort_overrides
 from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, rehearsal, within_budget
 from diffmask.benchmarking.result_builder import agreement_table, describe_metrics
 from diffmask.core.store import Store
@@ -134,13 +134,13 @@ def test_parts_explained_one_by_one_are_the_whole(task: CountingTask, tmp_path: 
 
 def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Path) -> None:
     plan = BenchmarkConfig.of(["gradient", "leave-one-out"], None, texts=40)
-    workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, SHARD_SIZE)
     first = forecast(plan, [workspace])
     assert all(value > 0 for value in first.by_part.values())
     workspace.explained(plan.methods[2], "test")
     for metric in plan.metrics:
         MeasureNode(workspace, plan.methods[2], metric).run()
-    second = forecast(plan, [Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)])
+    second = forecast(plan, [Workspace.over(Store(tmp_path), plan.held_out(task), 0, SHARD_SIZE)])
     assert second.by_part["leave-one-out"] == 0
     assert second.by_part["gradient"] > 0
 
@@ -150,7 +150,7 @@ def test_the_forecast_borrows_a_fit_that_is_there(
     task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = BenchmarkConfig.of([cast(dict[str, object], METHODS[1])], None, texts=20)
-    workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, PART_ROWS)
+    workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, SHARD_SIZE)
     workspace.explainer(plan.methods[1])
 
     def refuse(*arguments: object) -> None:
@@ -179,7 +179,7 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
 ) -> None:
     # A clock that only trainings move: ten seconds each.
     trained: list[int] = []
-    monkeypatch.setattr("diffmask.metrics.shortcuts.FineTuning.run", lambda *arguments: trained.append(1))
+    monkeypatch.setattr("diffmask.metrics.shortcuts.FineTuning.fine_tune", lambda *arguments: trained.append(1))
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 10.0 * _more(trained, work))
     plan = BenchmarkConfig.of(["gradient", "leave-one-out"], [PlantedShortcut(steps=80)], texts=20)
     workspace = Workspace.over(Store(tmp_path), plan.held_out(text_task))
@@ -240,7 +240,7 @@ def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
 def test_a_method_over_the_budget_is_left_out_and_named(task: CountingTask) -> None:
     board = dm.benchmark(task, ["leave-one-out", "gradient"], texts=30, budget=4, say=silent)
     assert [method.name for method in board.methods] == ["random", "gradient"]
-    assert "erasure is left out: a text costs it more than 4 rows" in board.warnings
+    assert "leave-one-out is left out: each text costs more than 4 rows" in board.warnings
 
 
 def test_what_a_method_cannot_do_does_not_stop_the_others(task: CountingTask) -> None:
@@ -308,4 +308,4 @@ def test_mistakes_stop_before_any_work(task: CountingTask) -> None:
     with pytest.raises(ConfigError, match="texts is at least 1"):
         dm.benchmark(task, texts=0)
     with pytest.raises(ConfigError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
-        sorted_choices(["diffmsak.steps=3"], ["diffmask"], [])
+        sort_overrides(["diffmsak.steps=3"], ["diffmask"], [])

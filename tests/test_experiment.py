@@ -38,7 +38,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_graph_has_a_node_for_every_training_fit_and_measurement(tmp_path: Path) -> None:
-    nodes = Experiment.from_dict(SMALL).nodes(Store(tmp_path))
+    experiment = Experiment.from_dict(SMALL)
+    nodes = experiment.nodes(experiment.workspaces(Store(tmp_path)))
     counts = {kind: sum(isinstance(node, kind) for node in nodes) for kind in (TrainNode, FitNode, MeasureNode)}
     assert counts == {TrainNode: 2, FitNode: 8, MeasureNode: 16}
     assert len({node.address for node in nodes}) == len(nodes)

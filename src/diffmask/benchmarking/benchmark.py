@@ -1,35 +1,35 @@
-"""`dm.benchmark`: which explanation can be believed on this model?"""
+"""`diffmask.benchmark`: compare explanation methods on one model, with a verdict."""
 
-import platform
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
 from diffmask.benchmarking.config import BenchmarkConfig, Named
 from diffmask.benchmarking.forecast import forecast, within_budget
-from diffmask.benchmarking.result_builder import assemble
-from diffmask.benchmarking.work import work
+from diffmask.benchmarking.result_builder import build_result, collect_runs
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.task import Task, TaskConfig
-from diffmask.experiments.run import versions
+from diffmask.errors import ConfigError
+from diffmask.experiments.executors.base import Executor
+from diffmask.experiments.executors.local import SerialExecutor
+from diffmask.experiments.executors.progress import ProgressView, default_view
+from diffmask.experiments.experiment import Experiment
+from diffmask.experiments.run import execute
 from diffmask.metrics.base import Metric
 from diffmask.results.benchmark_result import BenchmarkResult
-from diffmask.results.records import write_jsonl
-from diffmask.workspace.workspace import Workspace
+from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 
-PART_ROWS = 32
+SHARD_SIZE = 32
+"""Texts per shard: a killed run explains at most this many again."""
 
 
-def tell(text: str) -> None:
-    """Print at once: a forecast that waits in a buffer is none."""
+def print_now(text: str) -> None:
+    """Print and flush, so that a forecast appears before the work."""
     print(text, flush=True)
 
 
@@ -43,60 +43,90 @@ def benchmark(
     out: str | Path | None = None,
     split: str = "test",
     budget: int | float | None = None,
-    say: Callable[[str], None] = tell,
+    executor: Executor | None = None,
+    view: ProgressView | None = None,
+    say: Callable[[str], None] = print_now,
 ) -> BenchmarkResult:
-    """Methods compared on one model and some of its held-out texts, with a verdict.
+    """Compare methods on one model and some of its held-out texts.
 
-    With `out` everything is kept there: run it again after a kill and it goes on. `say` is given the forecast.
+    With `out`, everything is kept in that folder, and a killed run resumes. `say` receives the forecast. An executor
+    of other processes needs the task as a config, which its workers load again.
     """
-    plan = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
+    config = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
+    if isinstance(task, Task) and executor is not None and not executor.in_process:
+        raise ConfigError(
+            f"{type(executor).__name__} runs other processes, which cannot use a task in memory; give the task as a "
+            "config, such as TextClassificationConfig, or use the serial executor"
+        )
     with ExitStack() as stack:
         folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory()))
-        board = run_plan(plan, task, Store(folder / "store"), say)
+        result = run_benchmark(config, task, folder.resolve(), executor, view, say)
         if out is not None:
-            board.save(folder)
-    return board
+            result.save(folder)
+            result.to_html(folder / "report.html")
+    return result
 
 
-def run_plan(
-    plan: BenchmarkConfig, task: Task | TaskConfig, store: Store, say: Callable[[str], None]
+def run_benchmark(
+    config: BenchmarkConfig,
+    task: Task | TaskConfig,
+    folder: Path,
+    executor: Executor | None,
+    view: ProgressView | None,
+    say: Callable[[str], None],
 ) -> BenchmarkResult:
-    """The board of a plan; what the store holds is not done again."""
-    held_out = plan.held_out(_live(task, store, plan.seeds[0]))
-    plan, too_dear = within_budget(plan, held_out)
-    workspaces = [Workspace.over(store, held_out, seed, PART_ROWS) for seed in plan.seeds]
-    expected = forecast(plan, workspaces)
+    """Build an experiment of one task, run its missing nodes, and return the result."""
+    store = Store(folder / "store")
+    held_out, source = _held_out_task(config, task, store)
+    config, left_out = within_budget(config, held_out)
+    experiment = Experiment(
+        name="benchmark",
+        tasks=(InMemoryTaskConfig.of(held_out, source),),
+        methods=config.methods,
+        metrics=config.metrics,
+        seeds=config.seeds,
+        explained_split=config.split,
+        shard_size=SHARD_SIZE,
+    )
+    workspaces = experiment.workspaces(store)
+    expected = forecast(config, workspaces)
     say(str(expected))
-    start = time.perf_counter()
-    found = work(plan, workspaces)
-    write_jsonl(store.root.parent / "records.jsonl", [record for done in found for _, record in done.measured])
-    texts = len(held_out.data[plan.split])
-    title = f"{workspaces[0].task_config.label}, {texts} texts"
-    kept = {**manifest(plan, workspaces[0]), "forecast_seconds": round(expected.seconds, 1)}
-    board = assemble(title, plan, found, workspaces, kept)
-    spent = {**kept, "seconds": round(time.perf_counter() - start, 1)}
-    return replace(board, warnings=[*board.warnings, *too_dear], manifest=spent)
-
-
-def _live(task: Task | TaskConfig, store: Store, seed: int) -> Task:
-    """The task itself; what a recipe trains is kept, what it only loads is not."""
-    if isinstance(task, Task):
-        return task
-    return task.load(seed) if type(task).train is TaskConfig.train else Workspace(store, task, seed).task()
-
-
-def manifest(plan: BenchmarkConfig, workspace: Workspace) -> dict[str, Any]:
-    """Everything needed to do it again."""
-    return {
-        "methods": [method.to_dict() for method in plan.methods],
-        "metrics": [metric.to_dict() for metric in plan.metrics],
-        "texts": len(workspace.task().data[plan.split]),
-        "split": plan.split,
-        "seeds": list(plan.seeds),
-        "budget": plan.budget,
-        "task": workspace.task_config.to_dict(),
-        "versions": versions(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    details = {
+        "texts": len(held_out.data[config.split]),
+        "split": config.split,
+        "budget": config.budget,
+        "forecast_seconds": round(expected.seconds, 1),
     }
+    # All threads of this process: the costs in the result are those that a user of the library pays.
+    chosen = executor or SerialExecutor(threads=torch.get_num_threads())
+    result = execute(experiment, workspaces, folder, chosen, view or default_view(), details)
+    runs = collect_runs(config, workspaces, result)
+    built = build_result(config, runs, workspaces, folder)
+    return replace(built, warnings=[*built.warnings, *left_out])
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """Loads the task of a benchmark again in a worker process."""
+
+    config: TaskConfig
+    store: Store
+    benchmark: BenchmarkConfig
+
+    def __call__(self) -> Task:
+        """Return the task with only the texts that are explained."""
+        return self.benchmark.held_out(_load_task(self.config, self.store, self.benchmark.seeds[0]))
+
+
+def _held_out_task(config: BenchmarkConfig, task: Task | TaskConfig, store: Store) -> tuple[Task, TaskSource | None]:
+    """Return the task with only the texts that are explained, and the source from which a worker loads it."""
+    if isinstance(task, Task):
+        return config.held_out(task), None
+    source = TaskSource(task, store, config)
+    return source(), source
+
+
+def _load_task(config: TaskConfig, store: Store, seed: int) -> Task:
+    """Load a task; trained weights are kept in the store, weights that were only loaded are not."""
+    trains = type(config).train is not TaskConfig.train
+    return Workspace(store, config, seed).task() if trains else config.load(seed)

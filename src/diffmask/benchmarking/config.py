@@ -21,12 +21,12 @@ from diffmask.results.verdict import RANDOM_BASELINE
 Nodes = list[dict[str, Any]]
 
 
-def sorted_choices(
+def sort_overrides(
     texts: Sequence[str], methods: Sequence[str], metrics: Sequence[str]
 ) -> tuple[dict[str, Any], Nodes, Nodes]:
     """The task's choices, and the methods and metrics with theirs.
 
-    >>> sorted_choices(["max_tokens=64", "diffmask.steps=5"], ["random", "diffmask"], ["comprehensiveness"])
+    >>> sort_overrides(["max_tokens=64", "diffmask.steps=5"], ["random", "diffmask"], ["comprehensiveness"])
     ({'max_tokens': 64}, [{'name': 'random'}, {'name': 'diffmask', 'steps': 5}], [{'name': 'comprehensiveness'}])
     """
     names = [[name.strip() for name in listed if name.strip()] for listed in (methods, metrics)]
@@ -76,7 +76,7 @@ class BenchmarkConfig:
     def of(
         methods: Sequence[Named | Method] | None, metrics: Sequence[Named | Metric] | None, **choices: Any
     ) -> "BenchmarkConfig":
-        """A plan from names; a random order is always part of it."""
+        """A config from names; a random order is always part of it."""
         listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
         if all(method.name != RANDOM_BASELINE for method in listed):
             listed.insert(0, _recipe("method", RANDOM_BASELINE))

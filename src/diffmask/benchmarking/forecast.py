@@ -45,29 +45,29 @@ SLACK = 1.1
 """A method without a knob may cost a tenth more than the budget."""
 
 
-def within_budget(plan: BenchmarkConfig, task: Task) -> tuple[BenchmarkConfig, list[str]]:
-    """The plan with every method at its budget, and what to say of those that cannot be; a random order stays."""
-    if plan.budget is None:
-        return plan, []
+def within_budget(config: BenchmarkConfig, task: Task) -> tuple[BenchmarkConfig, list[str]]:
+    """The config with every method at its budget, and what to say of those that cannot be; a random order stays."""
+    if config.budget is None:
+        return config, []
     kept, said = [], []
-    with rehearsal(task, plan.split, plan.seeds[0]) as small:
-        for method in plan.methods:
-            found = method if method.name == RANDOM_BASELINE else affordable(method, small, plan)
+    with rehearsal(task, config.split, config.seeds[0]) as small:
+        for method in config.methods:
+            found = method if method.name == RANDOM_BASELINE else affordable(method, small, config)
             if found is None:
-                said.append(f"{method.label} is left out: a text costs it more than {plan.budget:g} rows")
+                said.append(f"{method.label} is left out: each text costs more than {config.budget:g} rows")
             else:
                 kept.append(found)
-    return replace(plan, methods=tuple(kept)), said
+    return replace(config, methods=tuple(kept)), said
 
 
-def affordable(method: Method, workspace: Workspace, plan: BenchmarkConfig) -> Method | None:
+def affordable(method: Method, workspace: Workspace, config: BenchmarkConfig) -> Method | None:
     """The method with its knob where the budget is spent; as it is where it has none; None if it costs more."""
-    budget = plan.budget or 0.0
+    budget = config.budget or 0.0
     try:
         knob = next(iter(knobs(method)), None)
         if knob is None:
-            return method if calls(method, workspace, plan) <= SLACK * budget else None
-        low, high = (calls(changed(method, knob, value), workspace, plan) for value in PROBED)
+            return method if calls(method, workspace, config) <= SLACK * budget else None
+        low, high = (calls(changed(method, knob, value), workspace, config) for value in PROBED)
     except DiffMaskError:
         return method  # what it cannot do is said when it is asked to do it
     each = (high - low) / (PROBED[1] - PROBED[0])
@@ -83,9 +83,9 @@ def knobs(method: Method) -> Iterator[str]:
     return (name for name in KNOBS if isinstance(choices.get(name), int))
 
 
-def calls(method: Method, workspace: Workspace, plan: BenchmarkConfig) -> float:
-    """Rows through the model for a text, the fit shared by all texts of the plan."""
-    return ModelCalls.of(workspace.explained(method, plan.split)).a_text(plan.texts)
+def calls(method: Method, workspace: Workspace, config: BenchmarkConfig) -> float:
+    """Rows through the model for a text, the fit shared by all texts of the config."""
+    return ModelCalls.of(workspace.explained(method, config.split)).a_text(config.texts)
 
 
 FEW = 8
@@ -227,38 +227,38 @@ class Forecast:
         return said + (f", and what {join_names(self.unknown)} will take" if self.unknown else "")
 
 
-def forecast(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast:
+def forecast(config: BenchmarkConfig, workspaces: Sequence[Workspace]) -> Forecast:
     """Measured on a few texts, method by method and metric by metric."""
-    parts = _missing_parts(plan, workspaces)
+    parts = _missing_parts(config, workspaces)
     todo = {
-        name: _Missing(plan, method, workspaces)
-        for name, method in zip(short_names(plan.methods), plan.methods, strict=True)
+        name: _Missing(config, method, workspaces)
+        for name, method in zip(short_names(config.methods), config.methods, strict=True)
     }
     found = dict.fromkeys(todo, 0.0)
     if not parts and not any(missing.anything for missing in todo.values()):
         return Forecast(found, ())
-    with rehearsal(workspaces[0].task(), plan.split, workspaces[0].seed) as small:
-        for metric in plan.metrics:
+    with rehearsal(workspaces[0].task(), config.split, workspaces[0].seed) as small:
+        for metric in config.metrics:
             if metric.extra_workspaces(small) and any(missing.measurements.get(metric) for missing in todo.values()):
                 found[metric.name] = found.get(metric.name, 0.0) + _preparation(metric, workspaces, small)
         for name, missing in progress_bar(todo.items(), "rehearse on a few texts"):
             if missing.anything:
                 found[name] = missing.seconds(small)
-        made = _making(parts, plan.split, workspaces[0], small)
+        made = _making(parts, config.split, workspaces[0], small)
     unknown = tuple(
         metric.name
-        for metric in plan.metrics
-        if not metric.cost_scales_with_texts and not metric.nodes(plan.methods[0], workspaces[0])
+        for metric in config.metrics
+        if not metric.cost_scales_with_texts and not metric.nodes(config.methods[0], workspaces[0])
     )
     trainings = sum(part.trains for name in made for part in parts[name])
     return Forecast({**found, **made}, unknown, trainings)
 
 
-def _missing_parts(plan: BenchmarkConfig, workspaces: Sequence[Workspace]) -> dict[str, list[Node]]:
+def _missing_parts(config: BenchmarkConfig, workspaces: Sequence[Workspace]) -> dict[str, list[Node]]:
     """By metric, what is still to be made for it; what two of them share stands with the first."""
     seen: set[tuple[str, str]] = set()
     found: dict[str, list[Node]] = {}
-    for metric, workspace, method in product(plan.metrics, workspaces, plan.methods):
+    for metric, workspace, method in product(config.metrics, workspaces, config.methods):
         for part in metric.nodes(method, workspace):
             address = part.address
             if address not in seen and not workspace.store.has(*address):
@@ -311,16 +311,16 @@ def _preparation(metric: Metric, workspaces: Sequence[Workspace], small: Workspa
 class _Missing:
     """What is not yet there of one method."""
 
-    def __init__(self, plan: BenchmarkConfig, method: Method, workspaces: Sequence[Workspace]) -> None:
-        self.plan, self.method = plan, method
-        self.texts = len(workspaces[0].task().data[plan.split])
+    def __init__(self, config: BenchmarkConfig, method: Method, workspaces: Sequence[Workspace]) -> None:
+        self.config, self.method = config, method
+        self.texts = len(workspaces[0].task().data[config.split])
         self.explanations = sum(self._unexplained(workspace) for workspace in workspaces)
         self.fitted = [workspace for workspace in workspaces if FitNode(workspace, method).is_done()]
         self.fits = sum(workspace not in self.fitted and self._unexplained(workspace) > 0 for workspace in workspaces)
         # By metric, the benches on which it is still to be made.
         self.measurements = {
             metric: [workspace for workspace in workspaces if not MeasureNode(workspace, method, metric).is_done()]
-            for metric in plan.metrics
+            for metric in config.metrics
             if metric.cost_scales_with_texts
         }
 
@@ -331,10 +331,10 @@ class _Missing:
 
     def _unexplained(self, workspace: Workspace) -> float:
         """The share of the texts that is not explained yet."""
-        digest = workspace.explain_digest(self.method, self.plan.split)
+        digest = workspace.explain_digest(self.method, self.config.split)
         if workspace.store.has("explain", digest):
             return 0.0
-        shards = workspace.shards(self.method, self.plan.split)
+        shards = workspace.shards(self.method, self.config.split)
         if shards is None:
             return 1.0
         count = -(-self.texts // shards.size)
@@ -344,7 +344,7 @@ class _Missing:
         """What the rest will take; nothing for a method that cannot do it."""
         try:
             spent = self.fits * fit_seconds(self.method, small) if self.fits else 0.0
-            each = small.explained(self._rehearsed(small), self.plan.split).cost.seconds / self._few(small)
+            each = small.explained(self._rehearsed(small), self.config.split).cost.seconds / self._few(small)
             spent += self.explanations * self.texts * each
             return spent + sum(
                 self._measuring(metric, workspaces, small)
@@ -368,13 +368,13 @@ class _Missing:
 
     def _rehearsed(self, small: Workspace) -> Method:
         """The method with a short fit; as it is where there is a fit to borrow and no metric wants others."""
-        if not self.fitted or any(metric.extra_workspaces(small) for metric in self.plan.metrics):
+        if not self.fitted or any(metric.extra_workspaces(small) for metric in self.config.metrics):
             return shortened(self.method)
         small.use_explainer(self.method, self.fitted[0].explainer(self.method))
         return self.method
 
     def _few(self, small: Workspace) -> int:
-        return len(small.task().data[self.plan.split])
+        return len(small.task().data[self.config.split])
 
 
 def _measure(metric: Metric, method: Method, workspace: Workspace) -> None:

@@ -1,13 +1,11 @@
-"""Do two methods say the same? Rank correlation, and how many of their highest tokens they share.
+"""Build a `BenchmarkResult` from the records of a run: estimates, comparisons, costs, curves, agreement, verdict."""
 
-What a method takes for a text, and after how many texts a fit is cheaper than integrated gradients of 50 steps.
-
-From what was measured to a board: estimates, comparisons, curves, agreement, texts, verdict.
-"""
-
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,12 +13,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from diffmask.benchmarking.config import BenchmarkConfig
-from diffmask.benchmarking.work import MethodRun, fit_problems
+from diffmask.benchmarking.config import BenchmarkConfig, short_names
 from diffmask.core.capabilities import row_text
 from diffmask.core.config import digest_of
+from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
+from diffmask.experiments.executors.base import RunResult
+from diffmask.experiments.experiment import ExplainNode, MeasureNode
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
@@ -30,6 +30,17 @@ from diffmask.results.comparison import MIN_ROWS, compare, estimate
 from diffmask.results.records import Record
 from diffmask.results.verdict import RANDOM_BASELINE, VerdictInputs, verdict
 from diffmask.workspace.workspace import CachedAttribution, Workspace
+
+
+@dataclass
+class MethodRun:
+    """Everything that was measured of one method."""
+
+    name: str
+    method: Method
+    measured: list[tuple[Metric, Record]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """Why the method, or one of its metrics, was left out."""
 
 
 def agreement_table(
@@ -51,7 +62,7 @@ def _mean(values: Float[Tensor, " row"]) -> float:
 STEPS = 50
 
 
-def price(explained: Sequence[CachedAttribution], rival: float | None) -> dict[str, float]:
+def method_cost(explained: Sequence[CachedAttribution], rival: float | None) -> dict[str, float]:
     """Per text: rows forward and backward, seconds; in all: seconds of the fit, memory, and the break-even in texts."""
     texts = sum(len(one.attribution) for one in explained)
     costs = [one.cost for one in explained]
@@ -76,7 +87,7 @@ def break_even(cost: dict[str, float], rival: float) -> float:
     return cost["fit_seconds"] / gain if gain > 0 else math.inf
 
 
-def rival_seconds(found: Sequence[MethodRun], workspace: Workspace, split: str, few: int = 8) -> float | None:
+def reference_seconds(found: Sequence[MethodRun], workspace: Workspace, split: str, few: int = 8) -> float | None:
     """Seconds that integrated gradients of 50 steps take for a text: as benchmarked, or measured on a few texts."""
     for done in found:
         if isinstance(done.method, IntegratedGradients) and done.measured:
@@ -90,7 +101,7 @@ def rival_seconds(found: Sequence[MethodRun], workspace: Workspace, split: str, 
         return Artefact({}, {"seconds": explainer.cost.seconds / len(some)})
 
     try:
-        kept = workspace.store.get_or_make("price", digest_of(["price", workspace.task_digest(), split, STEPS]), make)
+        kept = workspace.store.get_or_make("cost", digest_of(["cost", workspace.task_digest(), split, STEPS]), make)
     except DiffMaskError:
         return None
     return float(kept.values["seconds"])
@@ -99,37 +110,61 @@ def rival_seconds(found: Sequence[MethodRun], workspace: Workspace, split: str, 
 Values = dict[str, dict[str, Any]]
 
 
-def assemble(
-    title: str,
-    plan: BenchmarkConfig,
-    found: Sequence[MethodRun],
-    workspaces: Sequence[Workspace],
-    manifest: Mapping[str, Any],
+def collect_runs(config: BenchmarkConfig, workspaces: Sequence[Workspace], result: RunResult) -> list[MethodRun]:
+    """Sort the records and failures of a run by method. A failed node does not stop the others."""
+    runs = [MethodRun(name, method) for name, method in zip(short_names(config.methods), config.methods, strict=True)]
+    for run, workspace in product(runs, workspaces):
+        explained = ExplainNode(workspace, run.method, config.split)
+        if (reason := result.reason(explained.address)) is not None:
+            run.problems.append(f"{run.name} is left out: {reason}")
+            continue
+        for metric in config.metrics:
+            address = MeasureNode(workspace, run.method, metric, config.split).address
+            if (reason := result.reason(address)) is not None:
+                run.problems.append(f"{metric.name} of {run.name} is left out: {reason}")
+            else:
+                run.measured += [(metric, record) for record in result.outcomes[address].records]
+    return runs
+
+
+def fit_problems(run: MethodRun, workspace: Workspace) -> Iterator[str]:
+    """Yield the problems that a fit's own diagnostics found."""
+    for site, diagnosis in workspace.diagnostics(run.method).items():
+        for name, text in diagnosis.get("problems", {}).items():
+            yield f"the fit of {run.name} is not sound at {site} ({name}): {text}"
+
+
+def build_result(
+    config: BenchmarkConfig, runs: Sequence[MethodRun], workspaces: Sequence[Workspace], folder: Path
 ) -> BenchmarkResult:
-    """The board of a finished plan."""
-    kept = [done for done in found if done.measured]
-    names = describe_metrics(plan.metrics)
-    values = {info.name: _values(kept, metric, name, info) for (metric, name), info in names.items()}
-    metrics = [info for info in names.values() if values[info.name]]
-    seen = {done.name: [workspace.explained(done.method, plan.split) for workspace in workspaces] for done in kept}
-    rival = rival_seconds(kept, workspaces[0], plan.split)
-    methods = [_result(done, workspaces[0], values, price(seen[done.name], rival)) for done in kept]
+    """Build the result of a finished run: estimates, comparisons, curves, agreement, texts and verdict."""
+    measured = [run for run in runs if run.measured]
+    infos = describe_metrics(config.metrics)
+    values = {info.name: _values(measured, metric, name, info) for (metric, name), info in infos.items()}
+    metrics = [info for info in infos.values() if values[info.name]]
+    explained = {
+        run.name: [workspace.explained(run.method, config.split) for workspace in workspaces] for run in measured
+    }
+    reference = reference_seconds(measured, workspaces[0], config.split)
+    methods = [
+        _method_result(run, workspaces[0], values, method_cost(explained[run.name], reference)) for run in measured
+    ]
     comparisons = compare(metrics, values)
-    texts = len(workspaces[0].task().data[plan.split])
-    findings = VerdictInputs(metrics=metrics, methods=methods, comparisons=comparisons, texts=texts)
-    first = {name: explained[0] for name, explained in seen.items()}
-    maskable = workspaces[0].task().data[plan.split].maskable
+    texts = len(workspaces[0].task().data[config.split])
+    inputs = VerdictInputs(metrics=metrics, methods=methods, comparisons=comparisons, texts=texts)
+    first = {name: attributions[0] for name, attributions in explained.items()}
+    maskable = workspaces[0].task().data[config.split].maskable
     return BenchmarkResult(
-        title=title,
-        verdict=verdict(findings),
-        warnings=list(_warnings(plan, found, workspaces[0], texts)),
+        title=f"{workspaces[0].task_config.label}, {texts} texts",
+        verdict=verdict(inputs),
+        warnings=list(_warnings(config, runs, workspaces[0], texts)),
         metrics=metrics,
         methods=methods,
         comparisons=comparisons,
-        curves=list(_curves(kept, names)),
-        agreement=agreement_table([one.attribution.scores for one in first.values()], maskable),
-        texts=list(_texts(workspaces[0], plan.split, first)),
-        manifest=dict(manifest),
+        curves=list(_curves(measured, infos)),
+        agreement=agreement_table([each.attribution.scores for each in first.values()], maskable),
+        texts=list(_texts(workspaces[0], config.split, first)),
+        manifest=json.loads((folder / "manifest.json").read_text()),
     )
 
 
@@ -164,7 +199,7 @@ def _records(done: MethodRun, metric: Metric, name: str) -> list[Record]:
     return [record for own, record in done.measured if (own, record.metric) == (metric, name)]
 
 
-def _result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
+def _method_result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
     return MethodResult(
         name=done.name,
         recipe=done.method.to_dict(),
@@ -197,10 +232,10 @@ def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], Metric
                 )
 
 
-def _warnings(plan: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int) -> Iterator[str]:
+def _warnings(config: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int) -> Iterator[str]:
     if texts < MIN_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {MIN_ROWS} are needed"
-    if any(metric.perturbs_input for metric in plan.metrics) and not workspace.task().trained_with_masks:
+    if any(metric.perturbs_input for metric in config.metrics) and not workspace.task().trained_with_masks:
         yield (
             "the model never saw erased words when it was trained: part of what erasing does to its answers is "
             "surprise, not loss of what it needs"

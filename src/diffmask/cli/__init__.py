@@ -1,7 +1,7 @@
-"""The command `diffmask`: one thin module a verb; no logic here, and nothing heavy until a verb runs."""
+"""The command `diffmask`: one thin module per verb. Heavy packages are imported when a verb runs."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -13,7 +13,7 @@ from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
     name="diffmask",
-    help="What does a model need, and can the explanation be believed?",
+    help="Explain NLP models, and measure which explanations can be believed.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -44,16 +44,39 @@ def options(
         bool | None, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = None,
 ) -> None:
-    """What does a model need, and can the explanation be believed?
+    """Explain NLP models, and measure which explanations can be believed.
 
     Example: diffmask run experiments/toy.yaml --out runs/toy
     """
 
 
+EXTRAS = {
+    "transformers": "text",
+    "huggingface_hub": "text",
+    "pyarrow": "text",
+    "datasets": "hub",
+    "captum": "captum",
+    "matplotlib": "plot",
+    "distributed": "cluster",
+    "dask_jobqueue": "cluster",
+    "nltk": "study",
+}
+"""Optional package by the extra that installs it."""
+
+
 def main() -> None:
-    """Run a verb; what the package refuses is one line, not a traceback."""
+    """Run a command; an error of ours, of a file or of a missing package is one line on standard error."""
     try:
         app()
-    except DiffMaskError as error:
-        print(f"diffmask: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _exit(f"this command needs {error.name}: pip install 'diffmask[{extra}]'")
+    except (DiffMaskError, OSError) as error:
+        _exit(str(error))
+
+
+def _exit(message: str) -> NoReturn:
+    print(f"diffmask: {message}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,62 +1,98 @@
-"""`diffmask benchmark`: which explanation can be believed on this model?"""
+"""`diffmask benchmark`: compare explanation methods on a classifier."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from diffmask.cli import options
+from diffmask.cli.options import overrides
+
 
 def benchmark(
-    model: Annotated[str, typer.Option(help="Classifier: a folder or a hub id.")],
-    data: Annotated[str, typer.Option(help="A data set's name or a table's path, as for `diffmask train`.")],
+    model: options.Model,
+    data: options.Data,
     methods: Annotated[
-        str, typer.Option(help="Names from `diffmask list methods`, with commas between; 'random' is always added.")
+        str, typer.Option(help="Names from `diffmask list methods`, separated by commas; 'random' is always added.")
     ] = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out",
     metrics: Annotated[
-        str, typer.Option(help="Names from `diffmask list metrics`, with commas between.")
+        str, typer.Option(help="Names from `diffmask list metrics`, separated by commas.")
     ] = "comprehensiveness",
-    texts: Annotated[int, typer.Option(help="Held-out texts to explain; a verdict needs 30, and gains by 200.")] = 200,
-    seeds: Annotated[str, typer.Option(help="Seeds of the methods, with commas between.")] = "0",
+    texts: Annotated[
+        int, typer.Option(min=1, help="Number of held-out texts to explain; a verdict needs at least 30.")
+    ] = 200,
+    seeds: Annotated[str, typer.Option(help="Random seeds of the methods, separated by commas.")] = "0",
     budget: Annotated[
         float | None,
-        typer.Option(help="Rows through the model, forward and backward, that each method may spend on a text."),
+        typer.Option(help="Rows that each method may send through the model per text, forward and backward."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the board, its records and its report.")] = Path("runs/board"),
+    out: Annotated[Path, typer.Option(help="Folder for the result, its records and its report.")] = Path("runs/board"),
+    engine: options.EngineName = "serial",
+    workers: options.Workers = None,
+    quiet: options.Quiet = False,
+    address: options.SchedulerAddress = None,
+    queue: options.Queue = None,
+    memory: options.JobMemory = None,
+    jobs: options.JobCount = None,
+    walltime: options.Walltime = None,
+    interface: options.Interface = None,
     choices: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Of a method or a metric, such as surrogate-mask.steps=500, comprehensiveness.mode=delete; "
-            "or of the task, such as max_tokens=128, text_column=review.",
+        overrides(
+            "Options of a method or metric, such as surrogate-mask.steps=500, comprehensiveness.mode=delete, or of the "
+            "task, such as max_tokens=128, text_column=review."
         ),
     ] = None,
 ) -> None:
-    """Compare explanation methods on your model and your texts, and say what may be concluded.
+    """Compare explanation methods on your classifier and your texts, with a table and a verdict.
 
-    It forecasts what it will take, explains held-out texts by every method, measures each, and ends with a table and a
-    verdict: which methods beat a random order, which differ, which cannot be told apart, and at what cost. Everything
-    is kept in --out: kill it and run it again, and it goes on.
+    The command forecasts its duration, explains held-out texts by every method, computes every metric, and reports
+    which methods beat a random order, which of them differ, and their cost. A killed run resumes when it is started
+    again with the same --out.
 
     Example: diffmask benchmark --model clf/ --data reviews.csv --methods gradient,captum:Lime,surrogate-mask --out run/
 
-    At an equal price: diffmask benchmark --model clf/ --data reviews.csv --budget 100 --out run/
+    Equal cost: diffmask benchmark --model clf/ --data reviews.csv --budget 100 --out run/
 
-    With choices: diffmask benchmark --model clf/ --data reviews.csv --methods surrogate-mask surrogate-mask.steps=500
+    Options: diffmask benchmark --model clf/ --data reviews.csv --methods surrogate-mask surrogate-mask.steps=500
     """
+    cluster = {"address": address, "queue": queue, "memory": memory, "jobs": jobs, "walltime": walltime}
+    # The serial engine is the library's default, which uses all threads.
+    serial = engine == "serial" and workers is None
+    executor = None if serial else options.make_engine(engine, workers=workers, interface=interface, **cluster)
+    names = methods.split(","), metrics.split(",")
+    _run(model, data, names, choices or [], out, quiet, texts=texts, seeds=seeds, budget=budget, executor=executor)
+
+
+def _run(
+    model: str,
+    data: str,
+    names: tuple[list[str], list[str]],
+    choices: list[str],
+    out: Path,
+    quiet: bool,
+    *,
+    seeds: str,
+    **arguments: object,
+) -> None:
     from diffmask.benchmarking.benchmark import benchmark as run_benchmark
-    from diffmask.benchmarking.config import sorted_choices
-    from diffmask.cli.screen import show_log
+    from diffmask.benchmarking.config import sort_overrides
+    from diffmask.report.benchmark_page import write_benchmark_report
     from diffmask.tasks.text.configs import TextClassificationConfig
 
-    show_log(quiet=False)
-    of_the_task, listed, measured = sorted_choices(choices or [], methods.split(","), metrics.split(","))
-    board = run_benchmark(
-        TextClassificationConfig.from_dict({"model": model, "data": data, **of_the_task}, "benchmark"),
-        listed,
-        measured,
-        texts=texts,
-        seeds=[int(seed) for seed in seeds.split(",")],
-        budget=budget,
+    options.require_folder(out, [], force=True)
+    task_options, chosen_methods, chosen_metrics = sort_overrides(choices, *names)
+    result = run_benchmark(
+        TextClassificationConfig.from_dict({"model": model, "data": data, **task_options}, "benchmark"),
+        chosen_methods,
+        chosen_metrics,
+        seeds=options.parse_seeds(seeds),
         out=out,
+        view=options.progress_view(quiet),
+        **arguments,  # type: ignore[arg-type]  # the arguments of `benchmark` by name
     )
-    print(f"\n{board}\n\nboard: {out / 'board.json'}")
+    print(f"\n{result}\n\nresult: {out / 'board.json'}\nreport: {write_benchmark_report(out)}")
+    if not result.metrics:
+        print("diffmask: no metric could be computed; the warnings above give the reasons", file=sys.stderr)
+        raise typer.Exit(1)

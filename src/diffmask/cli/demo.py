@@ -23,12 +23,12 @@ def demo(
     from dataclasses import replace
 
     from diffmask.benchmarking.demo import METHOD, TASK, compare, run_demo
-    from diffmask.cli.screen import show_log
+    from diffmask.cli.options import configure_logging
     from diffmask.explanation.heatmap import html_document
     from diffmask.report.benchmark_page import write_benchmark_report
     from diffmask.results.records import write_text
 
-    show_log(quiet=False)
+    configure_logging(quiet=False)
     found = run_demo(out, replace(TASK, rows=rows or TASK.rows), replace(METHOD, steps=steps or METHOD.steps))
     print(f"\n{found.accuracy:.1%} of held-out reviews are classified right.\n")
     print("\n\n".join(found.answer()), "\n")

@@ -1,38 +1,47 @@
-"""`diffmask explain`: a text on the screen, or a table of any size."""
+"""`diffmask explain`: explain texts on the screen, or a table of any size."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from diffmask.cli.options import Force, configure_logging
+
 
 def explain(
-    explainer: Annotated[str, typer.Argument(help="The --out folder of `diffmask fit`, or a hub id.")],
-    text: Annotated[list[str] | None, typer.Option(help="A text to explain; may be given several times.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A table to explain: .csv, .tsv, .jsonl or .parquet.")] = None,
-    text_column: Annotated[str, typer.Option(help="Its column of texts.")] = "text",
-    pair_column: Annotated[str | None, typer.Option(help="Its column of second texts.")] = None,
-    out: Annotated[Path, typer.Option(help="Scores of the table, .parquet or .jsonl.")] = Path("scores.parquet"),
-    model: Annotated[str | None, typer.Option(help="The classifier, where it is not where it was.")] = None,
+    explainer: Annotated[str, typer.Argument(help="Folder that `diffmask fit` wrote, or a hub id.")],
+    text: Annotated[list[str] | None, typer.Option(help="Text to explain; may be given several times.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Table to explain: .csv, .tsv, .jsonl or .parquet.")] = None,
+    text_column: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
+    pair_column: Annotated[str | None, typer.Option(help="Column of the second texts of pairs.")] = None,
+    out: Annotated[Path, typer.Option(help="Table of scores to write, .parquet or .jsonl.")] = Path("scores.parquet"),
+    model: Annotated[
+        str | None, typer.Option(help="Path of the classifier, if it has moved since the explainer was fitted.")
+    ] = None,
+    force: Force = False,
 ) -> None:
-    """Explain texts in one pass each. A table is written in shards: kill it and run it again, and it goes on.
+    """Explain texts. A table is explained in shards, so that a killed run resumes when it is started again.
 
     Example: diffmask explain explainer/ --text "A fast, funny, highly enjoyable movie."
 
     Example: diffmask explain explainer/ --data reviews.csv --text-column text --out scores.parquet
     """
-    from diffmask.cli.screen import show_log
     from diffmask.datasets.tables import Columns
     from diffmask.errors import InputError
     from diffmask.workspace.persistence import load_explainer
-    from diffmask.workspace.sharding import explain_table
+    from diffmask.workspace.sharding import explain_table, require_output
 
     if not text and data is None:
         raise InputError("nothing to explain; give --text or --data")
-    show_log(quiet=True)
-    loaded = load_explainer(explainer, model)
-    for one in text or []:
-        loaded(one).show()
     if data is not None:
-        rows = explain_table(loaded, data, out, Columns(text_column=text_column, pair_column=pair_column))
+        require_output(out, force)
+        if not data.is_file():
+            raise InputError(f"--data {data}: there is no such file")
+    configure_logging(quiet=True)
+    loaded = load_explainer(explainer, model)
+    for sentence in text or []:
+        loaded(sentence).show()
+    if data is not None:
+        columns = Columns(text_column=text_column, pair_column=pair_column)
+        rows = explain_table(loaded, data, out, columns, force=force)
         print(f"scores of {rows} texts: {out}")

@@ -68,12 +68,12 @@ def _benchmark(folder: Path) -> Path:
 
 
 def _run(folder: Path) -> Path:
-    from diffmask.cli.screen import show_results
     from diffmask.report.roar import write_roar
     from diffmask.report.run_page import write_run_report
+    from diffmask.report.terminal import print_run
 
     page = write_run_report(folder)
-    show_results(folder)
+    print_run(folder)
     for file in write_roar(folder):
         print(file)
     return page

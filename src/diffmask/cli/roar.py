@@ -80,11 +80,11 @@ def roar(
     Example: diffmask roar --task babi-1 --importance-measure gradient --roar-strategy quantile --k 20 --recursive
     --recursive-step-size 10 --seed 0
     """
-    from diffmask.cli.screen import show_log
+    from diffmask.cli.options import configure_logging
     from diffmask.metrics.roar.masking import measure
     from diffmask.metrics.roar.step import Protocol, Step
 
-    show_log(quiet=False)
+    configure_logging(quiet=False)
     method = measure(importance_measure, riemann_samples, signed)
     protocol = Protocol(
         strategy=roar_strategy.value,
@@ -123,16 +123,17 @@ def analyse(
 
     Example: diffmask analyse --task babi-1 --importance-measures attention,gradient --out runs/roar
     """
-    from diffmask.cli.screen import show_finding, show_log
+    from diffmask.cli.options import configure_logging
     from diffmask.metrics.roar.analysis import RoarAnalysis
     from diffmask.metrics.roar.masking import measure
+    from diffmask.report.terminal import print_table
     from diffmask.results.records import write_text
 
-    show_log(quiet=False)
+    configure_logging(quiet=False)
     methods = [measure(name.strip(), riemann_samples) for name in importance_measures.split(",")]
     behind = RoarAnalysis(roar_workspace(task, data, choices, seed, out), methods, rows, k)
     for finding in behind.findings([name.strip() for name in findings.split(",")]):
-        show_finding(finding)
+        print_table(finding)
         finding.write(out / "analyses")
     write_text(out / "analyses" / "example.tex", behind.example(example))
     print(f"\ntables and figures: {out / 'analyses'}")

@@ -1,62 +1,58 @@
-"""`diffmask run`: measure an experiment."""
+"""`diffmask run`: run an experiment."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-CLUSTER = "Clusters"
+from diffmask.cli import options
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(help="A YAML file: name, seeds, tasks, methods, metrics.")],
+    experiment: Annotated[
+        Path, typer.Argument(help="YAML file with the keys name, seeds, tasks, methods and metrics.")
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to it, such as seeds=[0,1].")
+        list[str] | None, options.overrides("Values to change in the experiment, such as seeds=[0,1].")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for records, summary, manifest and report.")] = Path("runs/latest"),
-    engine: Annotated[str, typer.Option(help="Who does the work: serial, processes, dask or slurm.")] = "serial",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes on this machine; as many as it has cores.")
-    ] = None,
+    engine: options.EngineName = "serial",
+    workers: options.Workers = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what is done, what is missing and how long it may take.")
+        bool, typer.Option("--dry-run", help="Print which nodes are done or missing, and a forecast; run nothing.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the table only.")] = False,
-    address: Annotated[
-        str | None, typer.Option(help="dask: a scheduler's address, tcp://...", rich_help_panel=CLUSTER)
-    ] = None,
-    queue: Annotated[str | None, typer.Option(help="slurm: the partition.", rich_help_panel=CLUSTER)] = None,
-    memory: Annotated[str | None, typer.Option(help="slurm: memory of a job.", rich_help_panel=CLUSTER)] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="slurm: jobs at once, a worker each.", rich_help_panel=CLUSTER)
-    ] = None,
-    walltime: Annotated[str | None, typer.Option(help="slurm: longest time of a job.", rich_help_panel=CLUSTER)] = None,
-    interface: Annotated[
-        str | None, typer.Option(help="slurm: network interface, such as ib0.", rich_help_panel=CLUSTER)
-    ] = None,
+    quiet: options.Quiet = False,
+    address: options.SchedulerAddress = None,
+    queue: options.Queue = None,
+    memory: options.JobMemory = None,
+    jobs: options.JobCount = None,
+    walltime: options.Walltime = None,
+    interface: options.Interface = None,
 ) -> None:
-    """Run an experiment, or what is missing of it.
-
-    Kill it and run it again: it goes on where it was.
+    """Run an experiment, or the part of it that is missing. A killed run resumes when it is started again.
 
     Example: diffmask run experiments/toy.yaml --out runs/toy --engine processes seeds=[0,1] methods.0.margin=0.1
     """
-    from diffmask.cli.screen import show_failures, show_results, show_run
     from diffmask.errors import RunError
-    from diffmask.experiments.executors.local import make_executor
     from diffmask.experiments.experiment import Experiment
     from diffmask.experiments.run import describe_nodes, run_experiment
+    from diffmask.report.terminal import print_run
 
-    choices = {"workers": workers, "address": address, "queue": queue, "memory": memory}
-    chosen = make_executor(engine, {**choices, "jobs": jobs, "walltime": walltime, "interface": interface})
+    cluster = {"address": address, "queue": queue, "memory": memory, "jobs": jobs, "walltime": walltime}
+    executor = options.make_engine(engine, workers=workers, interface=interface, **cluster)
     wanted = Experiment.read(experiment, overrides or [])
     if dry_run:
-        print("\n".join(describe_nodes(wanted, out, chosen)))
+        print("\n".join(describe_nodes(wanted, out, executor)))
         return
+    options.require_folder(out, [], force=True)
+    failure = None
     try:
-        run_experiment(wanted, out, chosen, show_run(quiet))
+        run_experiment(wanted, out, executor, options.progress_view(quiet))
     except RunError as error:
-        show_failures(error, out)
-        raise typer.Exit(1) from None
-    show_results(out)
+        failure = error
+    print_run(out)
     print(f"\nreport: {out / 'report.html'}")
+    if failure is not None:
+        print(f"diffmask: {failure}", file=sys.stderr)
+        raise typer.Exit(1)

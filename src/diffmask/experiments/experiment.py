@@ -1,7 +1,4 @@
-"""The pieces of work an experiment is made of: each makes one artefact, and whatever it needs that is not there yet.
-
-An `Experiment` is tasks x methods x metrics x seeds; it expands to a graph of nodes, each with a digest.
-"""
+"""An `Experiment`: tasks x methods x metrics x seeds, expanded to nodes, each of which makes one artefact."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,16 +15,16 @@ from diffmask.errors import ConfigError, nearest
 from diffmask.metrics.base import Metric
 from diffmask.results.records import Record, record_from
 from diffmask.workspace.node import Address, Node
-from diffmask.workspace.workspace import Workspace
+from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 
 
 @dataclass(frozen=True)
 class TrainNode(Node):
-    """Train the task's model, and see how good it is."""
+    """Train the task's model and score it on the test rows."""
 
     @property
     def address(self) -> Address:
-        """The trained task."""
+        """Address of the trained task."""
         return "task", self.workspace.task_digest()
 
     @property
@@ -36,7 +33,7 @@ class TrainNode(Node):
         return f"train {self.task_label}"
 
     def run(self) -> list[Record]:
-        """The task's own score of the unmasked model on held-out rows."""
+        """Train the model, and return its score on the test rows."""
         task = self.workspace.task()
         held_out = task.data["test"]
         return [
@@ -61,7 +58,7 @@ class FitNode(Node):
 
     @property
     def address(self) -> Address:
-        """The fitted explainer."""
+        """Address of the fitted explainer."""
         return "fit", self.workspace.explainer_key(self.method)
 
     @property
@@ -71,25 +68,55 @@ class FitNode(Node):
 
     @property
     def needs(self) -> tuple[Address, ...]:
-        """The trained task."""
+        """Address of the trained task."""
         return (("task", self.workspace.task_digest()),)
 
     def run(self) -> list[Record]:
-        """Nothing is measured here."""
+        """Fit the explainer."""
         self.workspace.explainer(self.method)
         return []
 
 
 @dataclass(frozen=True)
-class MeasureNode(Node):
-    """Run a metric of a method."""
+class ExplainNode(Node):
+    """Explain a split by a method."""
 
     method: Method
-    metric: Metric
+    split: str
 
     @property
     def address(self) -> Address:
-        """The records."""
+        """Address of the attributions."""
+        return "explain", self.workspace.explain_digest(self.method, self.split)
+
+    @property
+    def label(self) -> str:
+        """Method, split, task and seed."""
+        return f"explain '{self.split}' by {self.method.label} on {self.task_label}"
+
+    @property
+    def needs(self) -> tuple[Address, ...]:
+        """Address of the fitted explainer."""
+        return (FitNode(self.workspace, self.method).address,)
+
+    def run(self) -> list[Record]:
+        """Explain the split, shard by shard if the workspace has shards."""
+        self.workspace.explained(self.method, self.split)
+        return []
+
+
+@dataclass(frozen=True)
+class MeasureNode(Node):
+    """Compute a metric of a method."""
+
+    method: Method
+    metric: Metric
+    split: str | None = None
+    """Split that `ExplainNode` explains first; None if the metric explains what it needs."""
+
+    @property
+    def address(self) -> Address:
+        """Address of the records."""
         return "measure", digest_of(["measure", self.workspace.run_key(self.method), self.metric.digest])
 
     @property
@@ -99,20 +126,21 @@ class MeasureNode(Node):
 
     @property
     def needs(self) -> tuple[Address, ...]:
-        """The fitted explainer, and the metric's parts."""
-        parts = self.metric.nodes(self.method, self.workspace)
-        return (("fit", self.workspace.explainer_key(self.method)), *(part.address for part in parts))
+        """Addresses of the explainer, of the attributions and of the metric's own nodes."""
+        fitted = FitNode(self.workspace, self.method).address
+        explained = () if self.split is None else (ExplainNode(self.workspace, self.method, self.split).address,)
+        return fitted, *explained, *(node.address for node in self.metric.nodes(self.method, self.workspace))
 
     def run(self) -> list[Record]:
-        """The metric's numbers."""
+        """Compute the metric, and return its records."""
 
         def make() -> Artefact:
             return Artefact(
                 {}, {"records": [asdict(record) for record in self.metric.run(self.method, self.workspace)]}
             )
 
-        kept = self.workspace.store.get_or_make(*self.address, make)
-        return [record_from(values) for values in kept.values["records"]]
+        artefact = self.workspace.store.get_or_make(*self.address, make)
+        return [record_from(values) for values in artefact.values["records"]]
 
 
 KEYS = ("name", "seeds", "tasks", "methods", "metrics")
@@ -120,17 +148,21 @@ KEYS = ("name", "seeds", "tasks", "methods", "metrics")
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """What to measure, on what, how often."""
+    """Tasks x methods x metrics x seeds."""
 
     name: str
     tasks: tuple[TaskConfig, ...]
     methods: tuple[Method, ...]
     metrics: tuple[Metric, ...]
     seeds: tuple[int, ...] = (0,)
+    explained_split: str | None = None
+    """Split that every method explains before it is measured; None leaves that to the metrics."""
+    shard_size: int | None = None
+    """Rows per shard when a split is explained; None explains it in one piece."""
 
     @staticmethod
     def read(path: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
-        """An experiment from YAML, with `key=value` overrides such as `seeds=[0,1]` or `methods.0.margin=0.2`."""
+        """Read an experiment from YAML, with `key=value` overrides such as `seeds=[0,1]` or `methods.0.margin=0.2`."""
         file = Path(path)
         if not file.is_file():
             raise ConfigError(f"{file}: there is no such file")
@@ -147,35 +179,41 @@ class Experiment:
 
     @staticmethod
     def from_dict(node: Mapping[str, Any], where: str = "experiment") -> "Experiment":
-        """An experiment from plain values; a mistake is named with its place."""
+        """Parse an experiment from plain values; an error names the place of the mistake."""
         for key in node:
             if key not in KEYS:
                 raise ConfigError(f"{where}: '{key}' is not part of an experiment; {nearest(str(key), KEYS)}")
         return Experiment(
             name=str(node.get("name", where)),
             seeds=_seeds(node.get("seeds", [0]), where),
-            tasks=_recipes("task", node, where),
-            methods=_recipes("method", node, where),
-            metrics=_recipes("metric", node, where),
+            tasks=_configs("task", node, where),
+            methods=_configs("method", node, where),
+            metrics=_configs("metric", node, where),
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only: what the YAML file would say in full."""
-        lists = {name: [recipe.to_dict() for recipe in getattr(self, name)] for name in ("tasks", "methods", "metrics")}
+        """Return plain values: the YAML file with every default."""
+        lists = {name: [config.to_dict() for config in getattr(self, name)] for name in ("tasks", "methods", "metrics")}
         return {"name": self.name, "seeds": list(self.seeds), **lists}
 
-    def nodes(self, store: Store) -> list[Node]:
-        """The graph in an order that can be run: each node after those it needs."""
-        graph: list[Node] = []
-        for recipe in self.tasks:
-            for seed in self.seeds:
-                graph += self._nodes_of(Workspace(store, recipe, seed))
-        return graph
+    def workspaces(self, store: Store) -> list[Workspace]:
+        """Return one workspace per task and seed."""
+        return [
+            Workspace(store, config, seed, shard_size=self.shard_size) for config in self.tasks for seed in self.seeds
+        ]
+
+    def nodes(self, workspaces: Sequence[Workspace]) -> list[Node]:
+        """Return the nodes of some workspaces in an order that can be run: each after those it needs."""
+        return [node for workspace in workspaces for node in self._nodes_of(workspace)]
 
     def _nodes_of(self, workspace: Workspace) -> list[Node]:
-        measures = [MeasureNode(workspace, method, metric) for metric in self.metrics for method in self.methods]
+        split = self.explained_split
+        # A task in memory needs no training, and its test rows may have no labels to score by.
+        trained = [] if isinstance(workspace.task_config, InMemoryTaskConfig) else [TrainNode(workspace)]
         fits = [FitNode(workspace, method) for method in self.methods]
-        return [TrainNode(workspace), *fits, *self._metric_nodes(workspace), *measures]
+        explained = [] if split is None else [ExplainNode(workspace, method, split) for method in self.methods]
+        measures = [MeasureNode(workspace, method, metric, split) for metric in self.metrics for method in self.methods]
+        return [*trained, *fits, *explained, *self._metric_nodes(workspace), *measures]
 
     def _metric_nodes(self, workspace: Workspace) -> list[Node]:
         """Return the nodes that the metrics ask for; a node that several metrics or methods share appears once."""
@@ -187,7 +225,7 @@ class Experiment:
         return list(nodes.values())
 
 
-def _recipes(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:
+def _configs(kind: str, node: Mapping[str, Any], where: str) -> tuple[Any, ...]:
     listed = node.get(f"{kind}s", [])
     if not isinstance(listed, list) or not listed:
         raise ConfigError(f"{where}: '{kind}s' is a list of at least one {kind}; found {listed!r}")

@@ -1,20 +1,22 @@
-"""Running an experiment into a folder: records, summary, manifest, one example, report."""
+"""Run an experiment into a folder: records, summary, manifest, one example, report."""
 
 import platform
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from diffmask.core.capabilities import row_text
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.training import single_threaded
 from diffmask.errors import RunError
-from diffmask.experiments.executors.base import Executor, make_schedule
+from diffmask.experiments.executors.base import Executor, RunResult, make_schedule
 from diffmask.experiments.executors.job import Job
 from diffmask.experiments.executors.local import SerialExecutor
 from diffmask.experiments.executors.progress import ProgressView, estimate_progress
@@ -29,68 +31,87 @@ REPORTED = ("diffmask", "torch", "numpy", "numba", "safetensors", "transformers"
 
 
 def run_experiment(
-    experiment: Experiment, folder: str | Path, engine: Executor | None = None, view: ProgressView | None = None
+    experiment: Experiment, folder: str | Path, executor: Executor | None = None, view: ProgressView | None = None
 ) -> list[dict[str, Any]]:
-    """Measure what is missing in `folder`, write every file anew, return the summary.
+    """Run what is missing in `folder`, write every file anew, and return the summary.
 
-    Where a part fails, the rest is measured and written all the same before the error says what failed and why.
+    If nodes fail, the others are run and reported before a RunError names the failures.
     """
     target = Path(folder).resolve()
-    start = time.perf_counter()
-    store = Store(target / "store")
-    store.remove_partial_writes()
-    ran = (engine or SerialExecutor()).run(experiment.nodes(store), target, view)
-    records = [replace(record, experiment=experiment.name) for record in ran.records]
-    summary = summarise(records)
-    write_jsonl(target / "records.jsonl", records)
-    write_json(target / "summary.json", summary)
-    stood = _what_stands(experiment, store, failed=bool(ran.failures))
+    workspaces = experiment.workspaces(Store(target / "store"))
+    result = execute(experiment, workspaces, target, executor, view)
+    finished = _finished_methods(experiment, workspaces, failed=bool(result.failures))
     with single_threaded():
-        write_json(target / "examples.json", [_example(workspace, methods) for workspace, methods in stood])
-        write_json(target / "diagnostics.json", [_diagnostics(workspace, methods) for workspace, methods in stood])
-    write_json(target / "manifest.json", _manifest(experiment, time.perf_counter() - start))
+        write_json(target / "examples.json", [_example(workspace, methods) for workspace, methods in finished])
+        write_json(target / "diagnostics.json", [_diagnostics(workspace, methods) for workspace, methods in finished])
     write_run_report(target)
-    if ran.failures:
-        raise RunError(_list_of(ran.failures, target))
-    return summary
+    if result.failures:
+        raise RunError(_describe_failures(result.failures, target))
+    return summarise(result.records)
 
 
-def describe_nodes(experiment: Experiment, folder: str | Path, engine: Executor) -> Iterator[str]:
-    """The graph, a node a line: done or missing, what it is, the artefact it makes, how many others it builds on."""
+def execute(
+    experiment: Experiment,
+    workspaces: Sequence[Workspace],
+    folder: Path,
+    executor: Executor | None = None,
+    view: ProgressView | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> RunResult:
+    """Run the missing nodes of an experiment and write records.jsonl, summary.json and manifest.json.
+
+    `details` are further entries of the manifest.
+    """
+    start = time.perf_counter()
+    workspaces[0].store.remove_partial_writes()
+    result = (executor or SerialExecutor()).run(experiment.nodes(workspaces), folder, view)
+    records = [replace(record, experiment=experiment.name) for record in result.records]
+    write_jsonl(folder / "records.jsonl", records)
+    write_json(folder / "summary.json", summarise(records))
+    manifest = make_manifest(experiment, time.perf_counter() - start)
+    write_json(folder / "manifest.json", {**manifest, **(details or {})})
+    return replace(result, records=records)
+
+
+def describe_nodes(experiment: Experiment, folder: str | Path, executor: Executor) -> Iterator[str]:
+    """Yield one line per node: done or missing, its label, its artefact and those that it needs; then a forecast."""
     target = Path(folder).resolve()
-    schedule = make_schedule(experiment.nodes(Store(target / "store")), target)
+    nodes = experiment.nodes(experiment.workspaces(Store(target / "store")))
+    schedule = make_schedule(nodes, target)
     for node in schedule.nodes:
         state = "done   " if node.address in schedule.outcomes else "missing"
-        behind = f" <- {', '.join(map('/'.join, node.needs))}" if node.needs else ""
-        yield f"{state}  {node.label}  [{'/'.join(node.address)}{behind}]"
-    yield from estimate_progress(schedule, engine.size).lines()
+        needs = f" <- {', '.join(map('/'.join, node.needs))}" if node.needs else ""
+        yield f"{state}  {node.label}  [{'/'.join(node.address)}{needs}]"
+    yield from estimate_progress(schedule, executor.size).lines()
 
 
-def _list_of(failures: Sequence[FailedNode], folder: Path) -> str:
-    """What failed and why, with its log; what was left out because of it is counted."""
-    own = [failure for failure in failures if failure.after is None]
-    lines = [f"{len(own)} failed; {len(failures) - len(own)} that build on them were left out; the rest is kept"]
-    for failure in own:
+def _describe_failures(failures: Sequence[FailedNode], folder: Path) -> str:
+    """Return one line per failed node with its reason and its log; nodes that build on it are counted."""
+    roots = [failure for failure in failures if failure.after is None]
+    lines = [f"{len(roots)} failed; {len(failures) - len(roots)} that build on them were left out; the rest is kept"]
+    for failure in roots:
         left_out = sum(other.after == failure.node.address for other in failures)
-        behind = f" ({left_out} build on it)" if left_out else ""
-        lines.append(f"  {failure.node.label}: {failure.why}{behind}; log: {Job(failure.node, folder).log}")
+        dependent = f" ({left_out} build on it)" if left_out else ""
+        lines.append(f"  {failure.node.label}: {failure.why}{dependent}; log: {Job(failure.node, folder).log}")
     return "\n".join(lines)
 
 
-def _manifest(experiment: Experiment, seconds: float) -> dict[str, Any]:
+def make_manifest(experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """Return everything that is needed to repeat a run."""
     return {
         "experiment": experiment.to_dict(),
         "seeds": list(experiment.seeds),
-        "panels": {recipe.label: list(recipe.panel) for recipe in experiment.tasks},
+        "panels": {config.label: list(config.panel) for config in experiment.tasks},
         "versions": versions(),
         "system": f"{platform.system()} {platform.machine()}",
+        "threads": torch.get_num_threads(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
     }
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that numbers depend on."""
+    """Return the versions of Python and of the packages that the numbers depend on."""
     return {"python": platform.python_version(), **{name: _version(name) for name in REPORTED if _version(name)}}
 
 
@@ -101,26 +122,26 @@ def _version(package: str) -> str:
         return ""
 
 
-Stood = tuple[Workspace, list[Method]]
-
-
-def _what_stands(experiment: Experiment, store: Store, failed: bool, split: str = "test") -> list[Stood]:
-    """The first seed's tasks, each with its methods; where something failed, only those of which there is a result."""
-    found = []
-    for recipe in experiment.tasks:
-        workspace = Workspace(store, recipe, experiment.seeds[0])
+def _finished_methods(
+    experiment: Experiment, workspaces: Sequence[Workspace], failed: bool, split: str = "test"
+) -> list[tuple[Workspace, list[Method]]]:
+    """Return the workspaces of the first seed with their methods, without those whose nodes failed."""
+    finished = []
+    for workspace in workspaces:
+        if workspace.seed != experiment.seeds[0]:
+            continue
         methods = [
             method
             for method in experiment.methods
-            if not failed or store.has("explain", workspace.explain_digest(method, split))
+            if not failed or workspace.store.has("explain", workspace.explain_digest(method, split))
         ]
-        if not failed or store.has("task", workspace.task_digest()):
-            found.append((workspace, methods))
-    return found
+        if not failed or workspace.store.has("task", workspace.task_digest()):
+            finished.append((workspace, methods))
+    return finished
 
 
 def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test") -> dict[str, Any]:
-    """The row that shows most: the first long one with something to find and something to leave out."""
+    """Return one row of the task with the scores of every method."""
     task = workspace.task()
     batch = task.data[split]
     text = row_text(task)

@@ -1,14 +1,21 @@
-"""A benchmark result in a terminal."""
+"""Benchmark results, runs and result tables in a terminal."""
 
 import io
+import math
+from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from diffmask.report.leaderboard import Standing, standings
+from diffmask.report.roar import RoarTable
+from diffmask.report.tables import ResultTable
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
 from diffmask.results.formatting import format_duration, format_number
+from diffmask.results.intervals import MeanInterval
 
 MARKS = {"best": " *", "tie": " =", "": ""}
 
@@ -60,3 +67,67 @@ def _cell(method: MethodResult, metric: str, standing: Standing) -> Text:
         (f" [{format_number(found.low)}, {format_number(found.high)}]", "dim"),
         MARKS[mark] or "  ",
     )
+
+
+def print_run(folder: Path) -> None:
+    """Print the summary of a run: one line per task, method and site, one column per metric; then the ROAR curves."""
+    from diffmask.report.run_page import read_run  # imported here: the page imports this package's templates
+
+    run = read_run(folder)
+    table = Table(title="mean over seeds; in brackets half the 95 % interval")
+    for heading in ("task", "method", "site", *run.metrics):
+        table.add_column(heading.replace("_", " "), justify="right" if heading in run.metrics else "left")
+    for row in run.rows:
+        cells = (format_mean(row["cells"][metric]) if metric in row["cells"] else "" for metric in run.metrics)
+        table.add_row(row["task"], row["method"], row["site"], *cells)
+    _print(table)
+    for panel in run.roar.tables():
+        _print(_roar_table(panel))
+
+
+def _roar_table(panel: RoarTable) -> Table:
+    """Return the curves of one panel as columns, since a terminal is narrow, and RACU with its interval below."""
+    table = Table(title=f"{panel.title}: score in percent", box=box.SIMPLE_HEAD)
+    for heading in ("masked", *(curve.title for curve in panel.curves)):
+        table.add_column(heading, justify="right")
+    for at in panel.at:
+        table.add_row(f"{at:g}", *(_percent(curve.point(at)) for curve in panel.curves))
+    racu = {area.method: area.racu for area in panel.areas}
+    if racu:
+        spreads = [racu.get(curve.method) for curve in panel.curves]
+        table.add_section()
+        table.add_row("RACU", *map(_percent, spreads))
+        table.add_row("95 %", *(f"{100 * each.low:.1f} … {100 * each.high:.1f}" if each else "" for each in spreads))
+    return table
+
+
+def _percent(spread: MeanInterval | None) -> str:
+    return f"{100 * spread.mean:.1f}" if spread else ""
+
+
+def print_table(result: ResultTable) -> None:
+    """Print a result table with its title."""
+    table = Table(title=result.title)
+    for column, heading in enumerate(result.headings):
+        table.add_column(heading, justify="right" if column else "left")
+    for cells in result.cells():
+        table.add_row(*cells)
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    console = Console()
+    # A table cut to a pipe's 80 columns cannot be read.
+    console.width = console.width if console.is_terminal else 180
+    console.print(table)
+
+
+def format_mean(entry: dict[str, Any]) -> str:
+    """Format a mean with half of its interval.
+
+    >>> format_mean({"mean": 0.5, "interval": [0.4, 0.6]})
+    '0.5000 (0.1000)'
+    """
+    mean, (low, high) = float(entry["mean"]), map(float, entry["interval"])
+    half = f" ({format_number((high - low) / 2, digits=4)})" if math.isfinite(mean) else ""
+    return format_number(mean, digits=4) + half

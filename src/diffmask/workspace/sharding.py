@@ -106,10 +106,9 @@ def explain_table(
     A run with the same explainer, table and columns resumes after its finished shards. A run that was begun with others
     is refused. `force` starts again, and replaces a finished `out`. Of two runs on one `out`, the second waits.
     """
-    _require_format(out)
+    require_output(out, force)
     with claimed(out.with_name(f"{out.name}.lock")):
-        if out.exists() and not force:
-            raise InputError(f"{out} exists already; give another --out, or --force to replace it")
+        require_output(out, force)  # another run may have finished while this one waited
         # Every row is read once before any work: a table that cannot be read is refused here.
         rows = sum(1 for _ in read_examples(table, columns))
         folder = out.with_name(f"{out.name}.parts")
@@ -180,14 +179,16 @@ def _read_job(file: Path) -> dict[str, Any]:
     return job
 
 
-def _require_format(out: Path) -> None:
-    """Refuse an output that cannot be written, before any work."""
+def require_output(out: Path, force: bool) -> None:
+    """Refuse, before any work, a table of scores that cannot be written or that is finished already."""
     if out.suffix not in (".parquet", ".jsonl"):
         raise InputError(
             f"{out}: scores are written as .parquet or .jsonl; {nearest(out.suffix, ['.parquet', '.jsonl'])}"
         )
     if out.is_dir():
         raise InputError(f"{out} is a folder; give the path of a file")
+    if out.exists() and not force:
+        raise InputError(f"{out} exists already; give another --out, or --force to replace it")
     if out.suffix == ".parquet":
         try:
             import_module("pyarrow.parquet")

@@ -1,10 +1,11 @@
 """An `Executor` says who runs the graph's nodes; the loop that gives nodes to workers is the same for all."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome
 from diffmask.experiments.executors.progress import LogView, ProgressView
@@ -34,13 +35,24 @@ class RunResult:
     """What a run ended in."""
 
     records: list[Record]
-    """Of every finished node, in the order of the graph, whoever was finished first."""
+    """Records of every finished node, in the order of the graph."""
     failures: list[FailedNode]
+    outcomes: Mapping[Address, NodeOutcome] = field(default_factory=dict)
+    """Outcome of every finished node."""
+
+    def reason(self, address: Address) -> str | None:
+        """Return why a node failed, or None if it did not; a node that was left out has the reason of its root."""
+        failed = {failure.node.address: failure for failure in self.failures}
+        failure = failed.get(address)
+        return None if failure is None else failed[failure.after].why if failure.after else failure.why
 
 
 @dataclass(frozen=True, kw_only=True)
 class Executor(ABC):
-    """Who runs the nodes."""
+    """Runs nodes on some workers."""
+
+    in_process: ClassVar[bool] = False
+    """Whether nodes run in this process, so that they can use objects in its memory."""
 
     @property
     @abstractmethod
@@ -62,7 +74,7 @@ class Executor(ABC):
                 with self.working(folder, len(schedule.waiting)) as workers:
                     _drive(schedule, workers, folder, shown)
         records = [record for node in schedule.nodes for record in _records(schedule, node)]
-        return RunResult(records, list(schedule.given_up.values()))
+        return RunResult(records, list(schedule.given_up.values()), dict(schedule.outcomes))
 
 
 def make_schedule(nodes: Sequence[Node], folder: Path) -> NodeSchedule:

@@ -1,4 +1,4 @@
-"""A job: one node as a worker does it, whoever the worker is."""
+"""A job: one node as a worker runs it, with its log and its saved outcome."""
 
 import json
 import logging
@@ -10,51 +10,55 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 from diffmask.core.store import values_checksum
-from diffmask.core.training import single_threaded
+from diffmask.errors import ConfigError, DiffMaskError, ExtraError, InputError, SiteError, TaskError
 from diffmask.results.records import Record, record_from, to_plain, write_json
 from diffmask.workspace.node import Node
 
 
 @dataclass(frozen=True)
 class NodeOutcome:
-    """What a finished node leaves: its numbers, and how long it took."""
+    """Records of a finished node, and how long it took."""
 
     records: tuple[Record, ...]
     seconds: float | None
-    """Time the work took; none where its artefact was there before."""
+    """Duration; None if the artefact existed before."""
     warned: tuple[str, ...] = ()
-    """What was warned of on the way, each thing once."""
+    """Warnings, each once."""
 
 
 @dataclass(frozen=True)
 class NodeFailure:
-    """Why a node was not finished."""
+    """Reason why an attempt at a node failed."""
 
     why: str
     lost: bool = False
-    """Whether the worker died, of which the node may be innocent."""
+    """Whether the worker died, which need not be the node's fault."""
+    permanent: bool = False
+    """Whether another attempt would fail alike, as for a method that the task does not support."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A node, and the folder of the run it belongs to."""
+    """A node and the folder of its run."""
 
     node: Node
     folder: Path
 
     @property
     def log(self) -> Path:
-        """Everything said while it was done, all attempts one after the other."""
+        """Path of the log, which holds the output of all attempts."""
         return self.folder / "logs" / f"{'-'.join(self.node.address)}.log"
 
     @property
     def outcome_file(self) -> Path:
-        """Where its outcome is kept."""
+        """Path of the saved outcome."""
         return self.folder / "outcomes" / f"{'-'.join(self.node.address)}.json"
 
     def outcome(self) -> NodeOutcome | None:
-        """The outcome, if the node is done and what it made is still there."""
+        """Return the saved outcome if it is intact and the artefact still exists, else None."""
         try:
             saved = json.loads(self.outcome_file.read_text())
             if saved.pop("checksum") != values_checksum(saved):
@@ -65,30 +69,51 @@ class Job:
         return found if self.node.is_done() else None
 
 
-def run_job(job: Job) -> NodeOutcome | NodeFailure:
-    """Do the job on one thread and keep its outcome; an error is written to its log and told, not raised.
+PERMANENT = (ConfigError, InputError, TaskError, SiteError, ExtraError)
+"""Errors that another attempt cannot cure."""
 
-    One thread for all engines: sums on two round otherwise than on one, and the same seed must give the same bits.
+
+def run_job(job: Job, threads: int = 1) -> NodeOutcome | NodeFailure:
+    """Run a node and save its outcome; an error is written to the log and returned, not raised.
+
+    Workers use one thread: sums over several threads round differently, and one seed must give the same bits on every
+    executor.
     """
-    with single_threaded(), _logged(job) as warned:
+    with torch_threads(threads), _logged(job) as warned:
         try:
-            was_there, start = job.node.is_done(), time.perf_counter()
+            was_done, start = job.node.is_done(), time.perf_counter()
             records = tuple(job.node.run())
-            seconds = None if was_there else time.perf_counter() - start
+            seconds = None if was_done else time.perf_counter() - start
         except Exception as error:
             traceback.print_exc()
-            said = str(error).strip().splitlines() or ["(nothing said)"]
-            return NodeFailure(f"{type(error).__name__}: {said[0]}")
-        told = tuple(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in warned))
-    outcome = NodeOutcome(records, seconds, told)
+            return NodeFailure(_first_line(error), permanent=isinstance(error, PERMANENT))
+        messages = tuple(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in warned))
+    outcome = NodeOutcome(records, seconds, messages)
     saved = to_plain(asdict(outcome))
     write_json(job.outcome_file, {**saved, "checksum": values_checksum(saved)})
     return outcome
 
 
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error; an error of another package is named with its type."""
+    line = (str(error).strip().splitlines() or ["(no message)"])[0]
+    return line if isinstance(error, DiffMaskError) else f"{type(error).__name__}: {line}"
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Use that many threads of torch within this block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @contextmanager
 def _logged(job: Job) -> Iterator[list[warnings.WarningMessage]]:
-    """Within this block all that is logged or printed goes to the job's log; what is warned of is kept, too."""
+    """Write everything that is logged or printed within this block to the job's log, and record warnings."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     root = logging.getLogger()
     with (

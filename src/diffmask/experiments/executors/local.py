@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from diffmask.errors import ConfigError, nearest
 from diffmask.experiments.executors.base import Executor, Workers
@@ -27,8 +27,9 @@ from diffmask.workspace.node import Address
 class _Here(Workers):
     """This process as a worker: a job that was started has ended when next asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
         self._started: list[Job] = []
+        self._threads = threads
 
     def count(self) -> int:
         return 1
@@ -38,12 +39,17 @@ class _Here(Workers):
 
     def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         job = self._started.pop()
-        return [(job.node.address, run_job(job))]
+        return [(job.node.address, run_job(job, self._threads))]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SerialExecutor(Executor):
-    """One node after the other, in this process."""
+    """Runs one node after the other in this process."""
+
+    in_process: ClassVar[bool] = True
+
+    threads: int = 1
+    """Threads of torch. More than one is faster, but rounds differently than the other executors."""
 
     @property
     def size(self) -> int:
@@ -53,7 +59,7 @@ class SerialExecutor(Executor):
     @contextmanager
     def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
         """This process."""
-        yield _Here()
+        yield _Here(self.threads)
 
 
 MOMENT = 0.5

@@ -7,6 +7,7 @@ What a person sees of a run in a terminal: what runs, what waits, what failed an
 
 import logging
 import re
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
@@ -154,6 +155,12 @@ def ending(schedule: NodeSchedule, node: Node, result: NodeOutcome | NodeFailure
     else:
         next_step = "given up" if node.address in schedule.given_up else "tried again"
         yield f"{node.label}: {result.why}; {next_step}; log: {Job(node, folder).log}"
+
+
+def default_view() -> ProgressView:
+    """Return a live table if standard error is a terminal, else log lines."""
+    console = Console(file=sys.stderr)  # this very stream: while a node runs in this process, sys.stderr is its log
+    return LiveView(console) if console.is_terminal else LogView()
 
 
 SHOWN = 12

@@ -33,7 +33,7 @@ class _Attempts:
         """Add a failure; whether the node is to be given up."""
         self.lost += failure.lost
         self.failed += not failure.lost
-        return self.failed >= MAX_ATTEMPTS or self.lost >= MAX_WORKER_DEATHS
+        return failure.permanent or self.failed >= MAX_ATTEMPTS or self.lost >= MAX_WORKER_DEATHS
 
 
 @dataclass

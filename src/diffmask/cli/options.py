@@ -1,0 +1,102 @@
+"""Options that several commands share, checks of output paths, and logging."""
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from diffmask.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from diffmask.experiments.executors.base import Executor
+    from diffmask.experiments.executors.progress import ProgressView
+
+CLUSTER = "Clusters"
+TRAINING_DATA = (
+    "Name of a data set ('rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, hub:OWNER/NAME) "
+    "or path of a table."
+)
+
+Model = Annotated[str, typer.Option(help="Folder or hub id of the classifier.")]
+Data = Annotated[str, typer.Option(help=TRAINING_DATA)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a finished output, or start an unfinished one again.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
+EngineName = Annotated[str, typer.Option(help="Executor of the work: serial, processes, dask or slurm.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Number of worker processes on this machine; by default one per core.")
+]
+SchedulerAddress = Annotated[
+    str | None, typer.Option(help="dask: address of a running scheduler, tcp://HOST:PORT.", rich_help_panel=CLUSTER)
+]
+Queue = Annotated[str | None, typer.Option(help="slurm: partition.", rich_help_panel=CLUSTER)]
+JobMemory = Annotated[str | None, typer.Option(help="slurm: memory per job, such as 8GB.", rich_help_panel=CLUSTER)]
+JobCount = Annotated[
+    int | None, typer.Option(min=1, help="slurm: number of simultaneous jobs.", rich_help_panel=CLUSTER)
+]
+Walltime = Annotated[str | None, typer.Option(help="slurm: time limit per job, HH:MM:SS.", rich_help_panel=CLUSTER)]
+Interface = Annotated[
+    str | None, typer.Option(help="slurm: network interface of the scheduler, such as ib0.", rich_help_panel=CLUSTER)
+]
+
+
+def overrides(help_text: str) -> Any:
+    """Return the argument that takes `key=value` overrides."""
+    return typer.Argument(metavar="[KEY=VALUE]...", help=help_text)
+
+
+def make_engine(name: str, **options: Any) -> "Executor":
+    """Return the executor of that name with the options that were given."""
+    from diffmask.experiments.executors.local import make_executor
+
+    return make_executor(name, options)
+
+
+def progress_view(quiet: bool) -> "ProgressView":
+    """Return a live table for a terminal, else log lines, and configure logging to match."""
+    from diffmask.experiments.executors.progress import LiveView, LogView, default_view
+
+    view = LogView() if quiet else default_view()
+    configure_logging(quiet=quiet or isinstance(view, LiveView))
+    return view
+
+
+def configure_logging(quiet: bool) -> None:
+    """Log progress as plain lines to standard error; print warnings without their source code."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Parse seeds separated by commas.
+
+    >>> parse_seeds("0, 1")
+    [0, 1]
+    """
+    seeds = [seed.strip() for seed in text.split(",") if seed.strip()]
+    if not seeds or not all(seed.isdecimal() for seed in seeds):
+        raise ConfigError(f"--seeds '{text}': write whole numbers from 0 with commas between, for example 0,1,2")
+    return [int(seed) for seed in seeds]
+
+
+def require_folder(out: Path, finished: Sequence[str], force: bool) -> None:
+    """Refuse, before any work, an output folder that cannot be written or that holds a finished output.
+
+    `finished` are the names of files by which a finished output is known. `force` allows to replace it.
+    """
+    existing = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    if not existing.is_dir():
+        raise InputError(f"--out {out}: {existing} is a file; give a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"--out {out}: {existing} is not writable; give another folder")
+    for name in finished:
+        if (out / name).exists() and not force:
+            raise InputError(
+                f"--out {out} holds a finished output ({name}); give another folder, or --force to replace it"
+            )
