@@ -1,9 +1,10 @@
-"""DiffMask's hard masks on a classifier of sentences: what they erase, what that does, and how long the fit took.
+"""Measure the hard masks of a mask method on a sentence classifier: share erased, divergence, F1, time of the fit.
 
     python benchmarks/masks.py --model CLF --data sst2:FOLDER [KEY=VALUE ...]
 
-Every state on the validation rows, some of which the thresholds were set on, and the last one on the test rows, which
-nothing was set on. Options are DiffMask's, as `by=gates steps=300`; CLF is what `diffmask train` wrote.
+All sites are measured on the validation rows, half of which calibrate the thresholds, and the last site on the test
+rows. Options are those of the method, such as `name=diffmask steps=300` for gates; the default is `surrogate-mask`.
+CLF is the folder that `diffmask train` wrote.
 """
 
 import argparse
@@ -18,18 +19,18 @@ from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.metrics.fidelity import macro_f1, under_masks
 
 
-def measured(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[float, ...]]:
-    """By state: share masked, divergence, agreement, macro-F1 before and after."""
+def measure_masks(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[float, ...]]:
+    """Return for each site: share marguments, divergence, agreement, macro-F1 before and after."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     with torch.no_grad():
         parts = [under_masks(explainer, rows[some].trim()) for some in order.split(128)]
-    found = {}
+    rows_by_site = {}
     for site in explainer.sites:
         table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}
         means = [table[name].mean().item() for name in ("kept", "divergence", "agreement")]
         scores = [macro_f1(table[name], table["gold"]).item() for name in ("before", "after")]
-        found[site] = (1 - means[0], *means[1:], *scores)
-    return found
+        rows_by_site[site] = (1 - means[0], *means[1:], *scores)
+    return rows_by_site
 
 
 def main() -> None:
@@ -38,19 +39,21 @@ def main() -> None:
     parser.add_argument("--data", required=True, help="such as sst2:FOLDER")
     parser.add_argument("--out", help="folder to save the explainer to, as benchmarks/explain.py wants it")
     parser.add_argument("choices", nargs="*", metavar="KEY=VALUE")
-    asked = parser.parse_args()
-    task = dm.TextClassificationConfig(model=asked.model, data=asked.data).load(0)
+    arguments = parser.parse_args()
+    task = dm.TextClassificationConfig(model=arguments.model, data=arguments.data).load(0)
     start = time.perf_counter()
-    explainer = parse("method", {"name": "diffmask", **parse_overrides(asked.choices)}, "masks").fit(task, seed=0)
+    explainer = parse("method", {"name": "surrogate-mask", **parse_overrides(arguments.choices)}, "masks").fit(
+        task, seed=0
+    )
     print(f"fitted in {time.perf_counter() - start:.0f} s on {torch.get_num_threads()} threads\n")
-    if asked.out:
-        explainer.save_pretrained(asked.out)
-    print("| rows | seen from | masked | KL, nats | agreement | macro-F1 |\n|---|---|---|---|---|---|")
+    if arguments.out:
+        explainer.save_pretrained(arguments.out)
+    print("| rows | seen from | marguments | KL, nats | agreement | macro-F1 |\n|---|---|---|---|---|---|")
     for split in ("valid", "test"):
-        for site, (masked, caused, agreed, before, after) in measured(explainer, task.data[split]).items():
+        for site, (marguments, caused, agreed, before, after) in measure_masks(explainer, task.data[split]).items():
             if split == "valid" or site == explainer.sites[-1]:
                 scores = f"{100 * before:.1f} -> {100 * after:.1f}"
-                print(f"| {split} | {site} | {masked:.1%} | {caused:.3f} | {agreed:.3f} | {scores} |", flush=True)
+                print(f"| {split} | {site} | {marguments:.1%} | {caused:.3f} | {agreed:.3f} | {scores} |", flush=True)
 
 
 if __name__ == "__main__":

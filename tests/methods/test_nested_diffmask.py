@@ -6,6 +6,7 @@ import torch
 from diffmask.core.batch import ranking
 from diffmask.core.explainer import ForwardTrace
 from diffmask.methods.diffmask.nested import NestedDiffMask, NestedMaskExplainer
+from diffmask.metrics.fidelity import under_masks
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.linear import VALUES
 from support.small_words import WordsTask
@@ -74,3 +75,15 @@ def test_the_second_term_costs_a_pass_a_step() -> None:
     assert breaking.fit_cost.backwards == plain.fit_cost.backwards + 10
     batch = task.data["test"]
     assert not torch.equal(breaking(batch).scores, plain(batch).scores)
+
+
+def test_fidelity_has_one_table_per_margin(explainer: NestedMaskExplainer) -> None:
+    batch = explainer.task.data["test"]
+    tables = under_masks(explainer, batch)
+    assert tuple(tables) == explainer.sites
+    trace = ForwardTrace.of(explainer.task, batch)
+    for site, table in tables.items():
+        hard = explainer.hard_mask(trace, site)
+        torch.testing.assert_close(table["divergence"], explainer.masking_divergence(trace, site, hard))
+    kept = [table["kept"].mean() for table in tables.values()]
+    assert kept[-1] < kept[0]
