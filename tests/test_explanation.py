@@ -176,7 +176,7 @@ def test_the_terminal_shows_every_word_its_layers_and_the_check(explanation: Exp
     assert explanation.by_layer is not None
     row = next(line for line in lines if line.startswith("enjoyable"))
     assert [float(cell) for cell in row.split()[1:]] == pytest.approx(explanation.by_layer[:, 4].tolist(), abs=0.006)
-    assert f"KL(original || masked) = {explanation.hard_mask().divergence:.3f} nats" in lines[-1]
+    assert f"KL(original || masked) = {explanation.hard_mask().divergence:.3f} nats" in out.getvalue()
 
 
 def test_the_figure_has_a_cell_for_every_word_and_layer(explanation: Explanation) -> None:
@@ -198,7 +198,7 @@ def test_a_method_without_layers_has_scores_only() -> None:
     assert found.by_layer is None
     assert found.words == ("bad", "good", ",", "ok")
     assert found.hard_mask(0.0).kept.count(True) >= 3
-    with pytest.raises(InputError, match="does not see layers"):
+    with pytest.raises(InputError, match="has no scores per layer"):
         found.dropped_at()
     found.to_html()
 

@@ -173,7 +173,8 @@ class Explainer(nn.Module, ABC):
         """Return the attribution of a batch, or the explanation of raw inputs such as texts, if the task reads them."""
         if isinstance(inputs, Batch):
             return super().__call__(inputs, *choices, **named)
-        return require(self.task, ExplainsInputs, f"explaining a {type(inputs).__name__}").explain(self, inputs)
+        task = require(self.task, ExplainsInputs, f"explaining a {type(inputs).__name__}")
+        return task.explain(self, inputs, *choices, **named)
 
 
 def _outcome(batch: Batch, target: Shaped[Tensor, "row *event"] | int | None) -> Shaped[Tensor, "row *event"] | None:

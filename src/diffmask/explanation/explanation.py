@@ -5,12 +5,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.errors import InputError, nearest
 from diffmask.explanation.heatmap import Heatmap, short_layer_name
 from diffmask.explanation.text_units import Span, Token, Unit, group_tokens, max_over_tokens, sentence_spans, word_spans
+from diffmask.explanation.verified_set import VerifiedSet
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class HardMask:
 
 MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
 """Divergence and prediction when only the given tokens are kept at a layer."""
+Verifier = Callable[[tuple[Unit, ...]], VerifiedSet]
+"""Search for the smallest set of units that keeps the answer, by running the model."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -71,6 +75,10 @@ class Explanation:
     layers: tuple[str, ...]
     method: str
     mask_effect: MaskEffect = field(compare=False)
+    verifier: Verifier | None = field(default=None, compare=False)
+    """Searches for the smallest set of units that is enough."""
+    verified: VerifiedSet | None = None
+    """Units that were measured to be enough; None for a prediction that was not verified."""
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores.tolist(), self.words, strict=True), reverse=True)[:3]
@@ -94,7 +102,13 @@ class Explanation:
 
     def at(self, granularity: str | Sequence[Span]) -> "Explanation":
         """Return this explanation at `token`, `word` or `sentence` level, or for given character spans."""
-        return replace(self, units=split_units(self.text, self.pair, self.tokens, granularity))
+        return replace(self, units=split_units(self.text, self.pair, self.tokens, granularity), verified=None)
+
+    def verify(self) -> "Explanation":
+        """Return this explanation with the smallest set of its units that is measured to be enough."""
+        if self.verifier is None:
+            raise InputError("this explanation has lost its model and cannot be verified; explain the text again")
+        return replace(self, verified=self.verifier(self.units))
 
     def dropped_at(self, threshold: float = 0.5) -> tuple[str | None, ...]:
         """Return for each unit the first layer that no longer needs it; None if the last layer still does."""
@@ -103,11 +117,17 @@ class Explanation:
         counts = needed.sum(dim=0).tolist()
         return tuple(self.layers[count] if count < len(self.layers) else None for count in counts)
 
-    def hard_mask(self, threshold: float = 0.5, layer: str | None = None) -> HardMask:
-        """Keep the units above the threshold at a layer (default: the last), erase the others and run the model.
+    def hard_mask(self, threshold: float | None = None, layer: str | None = None) -> HardMask:
+        """Keep the verified units, erase the others and run the model.
 
+        With a threshold or a layer, or without verification, keep the units above the threshold (0.5) at that layer.
         Scores of a method without layers are not probabilities; they are divided by the largest.
         """
+        if self.verified is not None and threshold is None and layer in (None, *self.layers[-1:]):
+            layer = self.layers[-1] if self.layers else None
+            tokens = self._tokens_of(torch.tensor(self.verified.kept, dtype=torch.bool))
+            return HardMask(layer, self.verified.kept, *self.mask_effect(tokens, layer))
+        threshold = 0.5 if threshold is None else threshold
         if self.by_layer is None:
             kept = self.scores > threshold * self.scores.abs().max() if len(self.scores) else self.scores > 0
         else:
@@ -116,11 +136,11 @@ class Explanation:
         divergence, prediction = self.mask_effect(self._tokens_of(kept), layer)
         return HardMask(layer, tuple(kept.tolist()), divergence, prediction)
 
-    def checks(self, threshold: float = 0.5) -> list[HardMask]:
+    def checks(self, threshold: float | None = None) -> list[HardMask]:
         """Return the hard mask of every layer with its measured effect."""
         return [self.hard_mask(threshold, layer) for layer in self.layers or (None,)]
 
-    def to_dict(self, threshold: float = 0.5) -> dict[str, Any]:
+    def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
         """Return plain values: text, prediction, words with scores, and the hard mask of the last layer."""
         mask = self.hard_mask(threshold)
         return {
@@ -135,20 +155,21 @@ class Explanation:
             "layers": list(self.layers),
             "by_layer": None if self.by_layer is None else self.by_layer.tolist(),
             "mask": {
-                "threshold": threshold,
+                "threshold": threshold if threshold is not None or self.verified else 0.5,
                 "layer": mask.layer,
                 "kept": list(mask.kept),
                 "divergence": mask.divergence,
                 "prediction": {"label": mask.prediction.label, "probability": mask.prediction.probability},
             },
+            "verified": None if self.verified is None else self.verified.to_dict(),
         }
 
-    def heatmap(self, threshold: float = 0.5) -> Heatmap:
+    def heatmap(self, threshold: float | None = None) -> Heatmap:
         """Collect words, scores per layer and the measured effect of each layer's hard mask."""
         checks = self.checks(threshold)
         return Heatmap(
             title=f"Prediction: {self.prediction}",
-            verdict=str(checks[-1]),
+            verdict=f"{checks[-1]}\n{self._claim(threshold)}",
             headings=tuple(short_layer_name(layer) for layer in self.layers) or ("score",),
             words=self.words,
             values=self._values(),
@@ -157,13 +178,13 @@ class Explanation:
             divergences=tuple(check.divergence for check in checks),
         )
 
-    def show(self, threshold: float = 0.5) -> None:
+    def show(self, threshold: float | None = None) -> None:
         """Print the heat map of words and layers."""
         from diffmask.explanation.heatmap import print_heatmap
 
         print_heatmap(self.heatmap(threshold))
 
-    def to_html(self, threshold: float = 0.5) -> str:
+    def to_html(self, threshold: float | None = None) -> str:
         """Return the heat map as an HTML fragment that reads on light and dark pages."""
         from diffmask.explanation.heatmap import render_heatmap
 
@@ -172,11 +193,18 @@ class Explanation:
     def _repr_html_(self) -> str:
         return self.to_html()
 
-    def plot(self, threshold: float = 0.5) -> Any:
+    def plot(self, threshold: float | None = None) -> Any:
         """Draw the heat map as a matplotlib figure."""
         from diffmask.explanation.heatmap import plot_heatmap
 
         return plot_heatmap(self.heatmap(threshold))
+
+    def _claim(self, threshold: float | None) -> str:
+        """Say whether the marked units were verified."""
+        if self.verified is None or threshold is not None:
+            return "Predicted, not verified."
+        claim = self.verified.sentence
+        return f"{claim[0].upper()}{claim[1:]} ({self.verified})."
 
     def _values(self) -> tuple[tuple[float, ...], ...]:
         """Return one row per unit; scores that are not probabilities are divided by the largest."""

@@ -180,11 +180,15 @@ class TextClassification(Task, RowText, Retrainable):
         """Each row's answer for people."""
         return self.head.predictions(answer)
 
-    def explain(self, explainer: Any, inputs: Any) -> Explanation | list[Explanation]:
-        """The explanation of a text or of a pair `(first, second)`; of a list of them, a list."""
+    def explain(self, explainer: Any, inputs: Any, *, verify: bool = True) -> Explanation | list[Explanation]:
+        """Explain a text or a pair `(first, second)`; a list of them gives a list.
+
+        By default the words that are enough are searched for and verified on the model; `verify=False` takes one
+        forward pass and predicts them.
+        """
         if isinstance(inputs, str | tuple):
-            return explain_examples(self, explainer, [_unlabelled(inputs)])[0]
-        return explain_examples(self, explainer, [_unlabelled(text) for text in inputs])
+            return explain_examples(self, explainer, [_unlabelled(inputs)], verify=verify)[0]
+        return explain_examples(self, explainer, [_unlabelled(text) for text in inputs], verify=verify)
 
     @property
     def training_choices(self) -> Mapping[str, Any]:

@@ -1,0 +1,334 @@
+"""Verified explanations of a sentence classifier: do they hold, how small are they, what do they cost?
+
+    python benchmarks/verified.py --model CLF --data sst2:FOLDER --cache FOLDER
+        [--long-model CLF --long-data imdb:FOLDER]
+
+Every verified set is checked again by code that shares nothing with the search: KL, prediction and all single removals,
+one text at a time. Explainers are fitted once and kept in the cache folder. The erased token is the mask token for all
+methods. The machine must be idle for the figures in bare passes: they are ratios of seconds.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+import diffmask as dm
+from diffmask.core.batch import Batch
+from diffmask.core.config import parse
+from diffmask.core.distributions import agreement, divergence
+from diffmask.core.explainer import Explainer
+from diffmask.core.verification.masks import MaskedCopies, TextUnits, VerifiedMasks, run_searches, select_rows, verify
+from diffmask.core.verification.search import Kept, Measurement, Search, SearchResult
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.explain import row_words
+
+ROUNDING = 1e-4
+"""Nats by which two measurements of one set may differ."""
+ORDERS: dict[str, dict[str, Any]] = {
+    "random": {"name": "random"},
+    "gradient": {"name": "gradient"},
+    "IG-50": {"name": "integrated-gradient", "n_steps": 50},
+    "leave-one-out": {"name": "erasure"},
+    "amortised": {"name": "amortised"},
+    "diffmask": {"name": "diffmask"},
+}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts as a batch, with the token columns of their words and the model's answers."""
+
+    task: TextClassification
+    batch: Batch
+    units: list[tuple[tuple[int, ...], ...]]
+    words: list[tuple[str, ...]]
+    answer: Distribution
+
+    @staticmethod
+    def of(task: TextClassification, split: str, count: int) -> "Texts":
+        """Read `count` texts of a split, spread evenly."""
+        total = len(task.texts[split])
+        examples = [task.texts[split][number * total // count] for number in range(min(count, total))]
+        encoded = task.read(examples)
+        read = [row_words(example, encoded, row) for row, example in enumerate(examples)]
+        answer = task.head.answer(task.logits(encoded.batch))
+        return Texts(task, encoded.batch, [row.columns for row in read], [row.words for row in read], answer)
+
+    @property
+    def text_units(self) -> list[TextUnits]:
+        """Return the words as units, one row per text."""
+        return [TextUnits.of_row(row, columns) for row, columns in enumerate(self.units)]
+
+    def unit_counts(self, kept: Tensor) -> list[int]:
+        """Count the words of which some token is kept."""
+        return [sum(bool(row[list(unit)].any()) for unit in units) for row, units in zip(kept, self.units, strict=True)]
+
+    def whole_words(self, kept: Tensor) -> Tensor:
+        """Keep every token of a word of which one token is kept."""
+        full = torch.zeros_like(self.batch.maskable)
+        for row, units in enumerate(self.units):
+            for unit in units:
+                full[row, list(unit)] = bool(kept[row, list(unit)].any())
+        return full
+
+
+@dataclass(frozen=True)
+class Check:
+    """Second measurement of kept sets, one text at a time and without any code of the search."""
+
+    holds: list[bool]
+    flips: list[bool]
+    minimal: list[bool]
+
+
+def check(explainer: Explainer, texts: Texts, kept: Tensor, margin: float, removals: bool = True) -> Check:
+    """Measure each kept set and, by default, all of its single removals."""
+    holds, flips, minimal = [], [], []
+    for row, units in enumerate(texts.units):
+        batch = texts.batch[row : row + 1].trim()
+        width = batch.tokens.shape[1]
+        mask = kept[row : row + 1, :width]
+        inside = [unit for unit in units if mask[0, list(unit)].any()] if removals else []
+        masks = mask.repeat(1 + len(inside), 1)
+        for number, unit in enumerate(inside, start=1):
+            masks[number, list(unit)] = False
+        with torch.no_grad():
+            original = select_rows(texts.task.predict(batch), torch.zeros(len(masks), dtype=torch.long))
+            masked = explainer.predict_kept(batch.repeat(len(masks)), masks, None)
+        same = agreement(original, masked).tolist()
+        distance = divergence(original, masked).tolist()
+        # One text alone and many together differ in the last digits: a set at the very margin is on both sides of it.
+        within = [ok and value <= margin + ROUNDING for ok, value in zip(same, distance, strict=True)]
+        inner = [ok and value <= margin - ROUNDING for ok, value in zip(same, distance, strict=True)]
+        holds.append(within[0])
+        flips.append(not same[0])
+        minimal.append(not any(inner[1:]))
+    return Check(holds, flips, minimal)
+
+
+def greedy_forward(count: int, original: Measurement, margin: float) -> Search:
+    """Add the unit that brings the answer closest, until it holds."""
+    kept: Kept = frozenset()
+    (best,) = yield [kept]
+    rows = 1
+    while not best.holds(margin):
+        grown = [kept | {unit} for unit in range(count) if unit not in kept]
+        if len(grown) <= 1:
+            return SearchResult(frozenset(range(count)), original, False, rows)
+        measured = yield grown
+        rows += len(grown)
+        number = min(range(len(grown)), key=lambda n: (not measured[n].holds(margin), measured[n].divergence))
+        kept, best = grown[number], measured[number]
+    return SearchResult(kept, best, False, rows)
+
+
+def greedy_backward(count: int, original: Measurement, margin: float) -> Search:
+    """Drop the unit whose removal moves the answer least, while it holds."""
+    kept, best, rows = frozenset(range(count)), original, 0
+    while kept:
+        shrunk = [kept - {unit} for unit in sorted(kept)]
+        measured = yield shrunk
+        rows += len(shrunk)
+        holding = [number for number, one in enumerate(measured) if one.holds(margin)]
+        if not holding:
+            break
+        number = min(holding, key=lambda n: measured[n].divergence)
+        kept, best = shrunk[number], measured[number]
+    return SearchResult(kept, best, True, rows)
+
+
+def references(explainer: Explainer, texts: Texts, margin: float, cache: Path) -> dict[str, list[tuple[int, int]]]:
+    """Return the size of the set and the rows of greedy forward and backward search on the model, for each text."""
+    file = cache / f"greedy-{texts.task.fingerprint()}-{len(texts.batch)}-{margin}.json"
+    if file.exists():
+        return {name: [(size, rows) for size, rows in pairs] for name, pairs in json.loads(file.read_text()).items()}
+    copies = MaskedCopies(
+        lambda batch, kept: explainer.predict_kept(batch, kept, None), texts.batch, texts.answer, texts.text_units
+    )
+    found = {}
+    for name, greedy in (("greedy forward", greedy_forward), ("greedy backward", greedy_backward)):
+        searches = [
+            greedy(len(units), original, margin)
+            for units, original in zip(texts.units, copies.originals(), strict=True)
+        ]
+        with torch.no_grad():
+            found[name] = [(len(result.kept), result.sets) for result in run_searches(searches, copies.measure)]
+    file.write_text(json.dumps(found))
+    return found
+
+
+def fitted(name: str, choices: dict[str, Any], task: TextClassification, seed: int, cache: Path) -> Explainer:
+    """Load an explainer from the cache, or fit and save it."""
+    folder = cache / f"{name}-{seed}"
+    if folder.exists():
+        return dm.load_explainer(folder, task)
+    explainer = parse("method", choices, "verified").fit(task, seed=seed)
+    explainer.save_pretrained(folder)
+    return explainer
+
+
+def verified(masker: Explainer, texts: Texts, scores: Tensor, margin: float) -> VerifiedMasks:
+    """Verify all texts together, from the order of these scores."""
+    return verify(
+        lambda batch, kept: masker.predict_kept(batch, kept, None),
+        texts.batch,
+        texts.answer,
+        scores,
+        texts.text_units,
+        margin,
+    )
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """Measure one run."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def bare_passes(masker: Explainer, texts: Texts, scores: Tensor, margin: float, row: int) -> float:
+    """Time of verifying one text alone, in forward passes of that text."""
+    batch = texts.batch[row : row + 1].trim()
+    order = scores[row : row + 1, : batch.tokens.shape[1]]
+    with torch.no_grad():
+        text = Texts(texts.task, batch, [texts.units[row]], [texts.words[row]], texts.task.predict(batch))
+        bare = median(seconds(lambda: texts.task.predict(batch)) for _ in range(5))
+    return median(seconds(lambda: verified(masker, text, order, margin)) for _ in range(3)) / bare
+
+
+def jaccard(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Mean Jaccard index of pairs of sets, two empty sets counting 1, and the share of equal pairs."""
+    pairs = [(set(a), set(b)) for a, b in zip(first, second, strict=True)]
+    return mean(len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs), mean(a == b for a, b in pairs)
+
+
+def report_predictions(explainer: Explainer, texts: Texts, margin: float) -> list[list[int]]:
+    """Print how the hard masks of the last site do without verification; return the words they keep."""
+    attribution = explainer(texts.batch)
+    kept = texts.whole_words(attribution.by_layer[:, -1] > 0.5)
+    found = check(explainer, texts, kept, margin)
+    empty = [not count for count in texts.unit_counts(kept)]
+    wrong = [e and not h for e, h in zip(empty, found.holds, strict=True)]
+    valid = [h and m for h, m in zip(found.holds, found.minimal, strict=True)]
+    print(
+        f"| predicted | {mean(found.holds):.1%} | {mean(found.flips):.1%} | {mean(empty):.1%} | {mean(wrong):.1%} | "
+        f"{mean(valid):.1%} | {mean(texts.unit_counts(kept)):.2f} | 0 |",
+        flush=True,
+    )
+    return [[n for n, unit in enumerate(units) if kept[row, list(unit)].any()] for row, units in enumerate(texts.units)]
+
+
+def report_verified(explainer: Explainer, texts: Texts, masks: VerifiedMasks, margin: float) -> None:
+    """Print the same for verified sets."""
+    found = check(explainer, texts, masks.kept, margin)
+    valid = [h and m for h, m in zip(found.holds, found.minimal, strict=True)]
+    wrong = [bool(e) and not h for e, h in zip(masks.holds_empty, found.holds, strict=True)]
+    print(
+        f"| verified | {mean(found.holds):.1%} | {mean(found.flips):.1%} | {masks.holds_empty.float().mean():.1%} | "
+        f"{mean(wrong):.1%} | {mean(valid):.1%} | {mean(map(len, masks.units)):.2f} | "
+        f"{masks.rows_used.float().mean():.1f} |",
+        flush=True,
+    )
+
+
+def report_orders(task: TextClassification, masker: Explainer, texts: Texts, margin: float, cache: Path) -> None:
+    """Print the words kept from every method's order against greedy search."""
+    greedy = references(masker, texts, margin, cache)
+    better = [min(sizes) for sizes in zip(*([size for size, _ in pairs] for pairs in greedy.values()), strict=True)]
+    print("\n| order | words kept | of greedy | larger / smaller than greedy | broken | 1-minimal | rows per text |")
+    print("|---|---|---|---|---|---|---|")
+    for name, pairs in greedy.items():
+        size, rows = (mean(values) for values in zip(*pairs, strict=True))
+        print(f"| {name} | {size:.2f} | {size / mean(better):.3f} | | | | {rows:.0f} |")
+    print(f"| better of the two | {mean(better):.2f} | 1 | | | | |", flush=True)
+    for name, choices in ORDERS.items():
+        explainer = fitted(name, choices, task, 0, cache)
+        masks = verified(masker, texts, explainer(texts.batch).scores, margin)
+        found = check(masker, texts, masks.kept, margin)
+        sizes = list(map(len, masks.units))
+        larger = mean(size > least for size, least in zip(sizes, better, strict=True))
+        smaller = mean(size < least for size, least in zip(sizes, better, strict=True))
+        print(
+            f"| {name} | {mean(sizes):.2f} | {sum(sizes) / sum(better):.3f} | {larger:.1%} / {smaller:.1%} | "
+            f"{1 - mean(found.holds):.1%} | {mean(found.minimal):.1%} | {masks.rows_used.float().mean():.1f} |",
+            flush=True,
+        )
+
+
+def report_time(masker: Explainer, texts: Texts, scores: Tensor, margin: float) -> None:
+    """Print what verification takes in forward passes of the same texts."""
+    rows = [row for row, count in enumerate(texts.batch.present.sum(dim=1).tolist()) if 22 <= count <= 28][:40]
+    ratios = [bare_passes(masker, texts, scores, margin, row) for row in rows]
+    with torch.no_grad():
+        bare = min(seconds(lambda: texts.task.logits(texts.batch)) for _ in range(3))
+    together = seconds(lambda: verified(masker, texts, scores, margin)) / bare
+    print(
+        f"\ntime in bare passes: one text of about 25 tokens {median(ratios):.1f} (median of {len(rows)}), "
+        f"{len(texts.batch)} texts together {together:.1f}",
+        flush=True,
+    )
+
+
+def report_long(model: str, data: str, cache: Path, count: int, margin: float) -> None:
+    """Print the figures of long texts."""
+    task = dm.TextTask(model=model, data=data, max_tokens=256).load(0)
+    explainer = fitted("diffmask-long", {"name": "diffmask"}, task, 0, cache)
+    texts = Texts.of(task, "test", count)
+    masks = verified(explainer, texts, explainer(texts.batch).scores, margin)
+    found = check(explainer, texts, masks.kept, margin)
+    share = mean((masks.kept.sum(dim=1) / texts.batch.maskable.sum(dim=1)).tolist())
+    print(
+        f"\nlong texts ({texts.batch.present.sum(dim=1).float().mean():.0f} tokens): {share:.1%} of tokens kept, "
+        f"{1 - mean(found.holds):.1%} broken, {mean(found.minimal):.1%} minimal, "
+        f"{masks.rows_used.float().mean():.1f} rows per text",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder of the classifier")
+    parser.add_argument("--data", required=True, help="such as sst2:FOLDER")
+    parser.add_argument("--cache", required=True, type=Path, help="folder for fitted explainers")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--texts", type=int, default=200, help="texts for the comparison with greedy search")
+    parser.add_argument("--all", type=int, default=100_000, help="texts for the shares, at most")
+    parser.add_argument("--margin", type=float, default=0.1)
+    parser.add_argument("--long-model", help="folder of a classifier of long texts")
+    parser.add_argument("--long-data", help="such as imdb:FOLDER")
+    asked = parser.parse_args()
+    task = dm.TextTask(model=asked.model, data=asked.data).load(0)
+    seeds = [fitted("diffmask", ORDERS["diffmask"], task, seed, asked.cache) for seed in (0, 1)]
+    everything = Texts.of(task, asked.split, min(asked.all, len(task.texts[asked.split])))
+    print(f"{len(everything.batch)} texts, margin {asked.margin}\n")
+    print("| sets | within margin | flipped | empty | falsely empty | valid and minimal | words kept | rows per text |")
+    print("|---|---|---|---|---|---|---|---|")
+    predicted = [report_predictions(explainer, everything, asked.margin) for explainer in seeds]
+    masks = [verified(seeds[0], everything, explainer(everything.batch).scores, asked.margin) for explainer in seeds]
+    for one in masks:
+        report_verified(seeds[0], everything, one, asked.margin)
+    sets: dict[str, list[Sequence[Sequence[int]]]] = {
+        "predicted": [*predicted],
+        "verified": [one.units for one in masks],
+    }
+    for name, (first, second) in sets.items():
+        overlap, equal = jaccard(first, second)
+        print(f"\ntwo seeds, {name}: Jaccard {overlap:.3f}, identical {equal:.1%}", flush=True)
+    texts = Texts.of(task, asked.split, asked.texts)
+    report_orders(task, seeds[0], texts, asked.margin, asked.cache)
+    report_time(seeds[0], texts, seeds[0](texts.batch).scores, asked.margin)
+    if asked.long_model:
+        report_long(asked.long_model, asked.long_data, asked.cache, asked.texts, asked.margin)
+
+
+if __name__ == "__main__":
+    main()
