@@ -1,4 +1,4 @@
-"""When memory runs out, fewer rows go at once and the work goes on."""
+"""When memory runs out, batches are halved and the work continues."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from support.linear import LinearTask, Sum
 
 
 class Narrow(Sum):
-    """A model that holds only so many rows."""
+    """A model that runs out of memory with more than `most` rows."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -42,16 +42,18 @@ def test_explanations_are_the_same_in_little_memory(
     wide, narrow = LinearTask(ROWS), LinearTask(ROWS, model)
     explainer = method.fit(narrow)
     model.most = most
-    found = explainer(narrow.data["test"])
-    torch.testing.assert_close(found.scores, method.fit(wide)(wide.data["test"]).scores)
-    assert "out of memory with 6 rows at once; going on with 3" in caplog.text
+    attribution = explainer(narrow.data["test"])
+    torch.testing.assert_close(attribution.scores, method.fit(wide)(wide.data["test"]).scores)
+    assert "out of memory with 6 rows per pass; continuing with 3" in caplog.text
 
 
-def test_the_internal_batch_alone_halves_where_the_rows_fit(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_internal_batch_is_halved_if_the_rows_fit(caplog: pytest.LogCaptureFixture) -> None:
     task = LinearTask(ROWS[:2], Narrow(4))
     explainer = LeaveOneOut(internal_batch_size=8).fit(task)
     explainer(task.data["test"])
-    assert [record.getMessage() for record in caplog.records] == ["out of memory with 5 rows at once; going on with 2"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "out of memory with 5 rows per pass; continuing with 2"
+    ]
     assert explainer.cost.forwards == 1 + 1 + 3
     caplog.clear()
     explainer(task.data["test"])
@@ -63,7 +65,7 @@ def test_a_single_row_that_does_not_fit_is_an_error() -> None:
     task = LinearTask(ROWS, model)
     explainer = Gradient().fit(task)
     model.most = 0
-    with pytest.raises(MemoryError, match="out of memory with 1 rows at once"):
+    with pytest.raises(MemoryError, match="out of memory with 1 rows per pass"):
         explainer(task.data["test"])
 
 
@@ -77,7 +79,7 @@ def test_other_errors_pass() -> None:
     assert is_out_of_memory(MemoryError())
 
 
-def test_items_come_in_order_and_whole() -> None:
+def test_items_are_processed_in_order_and_never_split() -> None:
     assert AdaptiveBatchSize(6).split(5, lambda items: (items.start, items.stop), rows_each=3) == [
         (0, 2),
         (2, 4),
@@ -86,7 +88,7 @@ def test_items_come_in_order_and_whole() -> None:
     assert AdaptiveBatchSize(2).split(2, lambda items: items.stop, rows_each=9) == [1, 2]
 
 
-GIVEN_BACK = """
+RELEASE_HOLES = """
 import resource
 from pathlib import Path
 
@@ -104,11 +106,11 @@ before = resident()
 release_free_memory()
 print(before - resident())
 """
-"""What the system gets back of 120 MB that lie between pieces in use."""
+"""Prints the bytes that are released of 120 MB of holes between used blocks."""
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="the system does not tell what a process holds")
-def test_holes_between_what_is_in_use_are_given_back() -> None:
-    # In a process of its own: elsewhere the pieces would lie in holes that other tests have left.
-    run = subprocess.run([sys.executable, "-c", GIVEN_BACK], capture_output=True, text=True, check=True)
+@pytest.mark.skipif(not Path("/proc/self/statm").is_file(), reason="the system does not report resident memory")
+def test_holes_between_used_blocks_are_released() -> None:
+    # In its own process: the heap of this one has holes from other tests.
+    run = subprocess.run([sys.executable, "-c", RELEASE_HOLES], capture_output=True, text=True, check=True)
     assert int(run.stdout) > 60_000_000

@@ -70,7 +70,7 @@ def test_a_changed_digit_in_the_values_is_noticed(store: Store) -> None:
 
 def test_an_artefact_of_another_kind_or_digest_is_refused(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
-    with pytest.raises(StoreError, match="another artefact than the task"):
+    with pytest.raises(StoreError, match="another artefact than the requested task"):
         read(store.path("fit", "abc"), "task")
     store.path("fit", "abc").rename(store.path("fit", "xyz"))
     assert not store.has("fit", "xyz")

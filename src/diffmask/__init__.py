@@ -1,6 +1,6 @@
-"""What does a model need, and can the explanation be believed?
+"""Masks and attributions for NLP models, and a benchmark of their faithfulness.
 
-Names are imported when first used: `import diffmask` loads no torch.
+Names are imported at first use: `import diffmask` does not load torch.
 """
 
 from importlib import import_module

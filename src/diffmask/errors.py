@@ -1,31 +1,31 @@
-"""Every error of this package: ours by type, a builtin by inheritance."""
+"""Errors and warnings of this package. Every error is a `DiffMaskError` and also the matching builtin exception."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 
 class DiffMaskError(Exception):
-    """Anything this package refuses to do, with the place and what would work."""
+    """Base class of all errors of this package. Messages name the place, the value given and the remedy."""
 
 
 class InputError(DiffMaskError, ValueError):
-    """A batch, text or table that cannot be explained as it is."""
+    """A batch, text or table that cannot be explained."""
 
 
 class ConfigError(DiffMaskError, ValueError):
-    """A recipe or an experiment file with a wrong key, name or type."""
+    """A config or an experiment file with a wrong key, name, type or value."""
 
 
 class SiteError(DiffMaskError, LookupError):
-    """A site the model does not have, or one that a forward pass does not call exactly once."""
+    """A site that the model does not have, or that a forward pass does not call exactly once."""
 
 
 class TaskError(DiffMaskError, NotImplementedError):
-    """Something asked of a task that it does not offer."""
+    """An ability that a task does not have."""
 
 
 class NumericsError(DiffMaskError, ArithmeticError):
-    """A model or a score that is not a finite number."""
+    """A model output or a score that is not finite."""
 
 
 class MethodError(DiffMaskError, RuntimeError):
@@ -33,38 +33,38 @@ class MethodError(DiffMaskError, RuntimeError):
 
 
 class ExtraError(DiffMaskError, ImportError):
-    """An optional library that is not installed."""
+    """An optional dependency that is not installed."""
 
 
 class StoreError(DiffMaskError, OSError):
-    """An artefact that is missing, truncated or not ours."""
+    """An artefact that is missing, truncated or of another kind."""
 
 
 class EngineError(DiffMaskError, RuntimeError):
-    """Workers that cannot be had, or that are gone."""
+    """Workers that cannot be started or that are lost."""
 
 
 class RunError(DiffMaskError, RuntimeError):
-    """A run of which a part failed; what was finished is kept and reported."""
+    """A run with failed nodes. Finished nodes are stored and reported."""
 
 
 class InputWarning(UserWarning):
-    """An input of which only a part is explained."""
+    """An input that is explained only in part."""
 
 
 class TrainingWarning(UserWarning):
-    """A training that does not begin where its reader may think."""
+    """A training that starts from other weights than expected."""
 
 
 class FitWarning(UserWarning):
-    """A fit whose explanations should not be believed as they are."""
+    """A fit whose diagnostics fail: its explanations are not reliable."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name most like `name`, as the end of an error message.
+    """Return the known name most similar to `name` and all known names, as the end of an error message.
 
     >>> nearest("gradeint", ["gradient", "leave-one-out"])
-    "nearest: 'gradient'; known: erasure, gradient"
+    "nearest: 'gradient'; known: gradient, leave-one-out"
     """
     names = sorted(known)
     close = get_close_matches(name, names, n=1, cutoff=0.4)

@@ -1,4 +1,4 @@
-"""Names of the methods, tasks and metrics, and where each lives: a listing that imports none of them."""
+"""Registry of methods, tasks and metrics by name. Listing the entries imports none of them."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,7 +10,7 @@ from diffmask.errors import ConfigError, nearest
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered recipe: `target` is 'module:Class' or the class, `summary` one line for people."""
+    """A registered config class: `target` is 'module:Class' or the class itself, `summary` one line of description."""
 
     kind: str
     name: str
@@ -18,7 +18,7 @@ class Entry:
     summary: str
 
     def load(self) -> Any:
-        """The class itself; imports its module."""
+        """Import the module and return the class."""
         if not isinstance(self.target, str):
             return self.target
         module, _, attribute = self.target.partition(":")
@@ -29,18 +29,18 @@ _ENTRIES: dict[tuple[str, str], Entry] = {}
 
 
 def register(kind: str, name: str, target: str | type, summary: str) -> None:
-    """Make a recipe known by name; a later registration of the same name wins."""
+    """Register a config class by name; a later registration replaces an earlier one of the same name."""
     _ENTRIES[kind, name] = Entry(kind, name, target, summary)
 
 
 def entries(kind: str) -> list[Entry]:
-    """All recipes of a kind: 'method', 'task' or 'metric'; installed plug-ins included."""
+    """Return all entries of a kind ('method', 'task' or 'metric'), including those of installed plug-ins."""
     _load_plugins(kind)
     return sorted((entry for entry in _ENTRIES.values() if entry.kind == kind), key=lambda entry: entry.name)
 
 
 def find(kind: str, name: str, where: str = "") -> Entry:
-    """The recipe of that name, or an error with the nearest one."""
+    """Return the entry of that name, or raise a ConfigError that suggests the most similar one."""
     known = {entry.name: entry for entry in entries(kind)}
     if name not in known:
         place = f"{where}: " if where else ""
@@ -49,14 +49,18 @@ def find(kind: str, name: str, where: str = "") -> Entry:
 
 
 def _load_plugins(kind: str) -> None:
-    """Packages add recipes through entry points of the group `diffmask.method`, `.task` or `.metric`."""
+    """Register the entry points of the group `diffmask.method`, `.task` or `.metric` of installed packages."""
     for point in entry_points(group=f"diffmask.{kind}"):
         if (kind, point.name) not in _ENTRIES:
             register(kind, point.name, point.value, f"from {point.dist.name if point.dist else 'a plug-in'}")
 
 
 _TASKS = (
-    ("toy", "tasks.toy:ToyTaskConfig", "does digit m occur more often than n? truth is known (De Cao 2020)"),
+    (
+        "toy",
+        "tasks.toy:ToyTaskConfig",
+        "synthetic: does digit m occur more often than n? ground truth known (De Cao 2020)",
+    ),
     (
         "text-classification",
         "tasks.text.configs:TextClassificationConfig",
@@ -135,7 +139,7 @@ _METRICS = (
     (
         "divergence-to-truth",
         "metrics.ground_truth:DivergenceToTruth",
-        "KL and JS from the known truth to the normalised scores",
+        "KL and JS divergence from the ground truth to the normalised scores (De Cao 2020)",
     ),
     (
         "comprehensiveness",
@@ -145,39 +149,39 @@ _METRICS = (
     (
         "deletion-insertion",
         "metrics.perturbation_curves:DeletionInsertion",
-        "areas under the answer as tokens go and come back in order (Petsiuk 2018)",
+        "areas under the deletion and insertion curves (Petsiuk 2018)",
     ),
-    ("decision-flip", "metrics.perturbation_curves:DecisionFlip", "share of tokens to flip the decision"),
-    ("infidelity", "metrics.robustness:Infidelity", "do scores add up to what erasing does? (Yeh 2019)"),
-    ("sensitivity", "metrics.robustness:MaxSensitivity", "how far scores move under small noise (Yeh 2019)"),
+    ("decision-flip", "metrics.perturbation_curves:DecisionFlip", "share of tokens whose removal flips the prediction"),
+    ("infidelity", "metrics.robustness:Infidelity", "do scores predict the effect of perturbations? (Yeh 2019)"),
+    ("sensitivity", "metrics.robustness:MaxSensitivity", "largest change of the scores under small noise (Yeh 2019)"),
     (
         "mass-on-evidence",
         "metrics.ground_truth:MassOnEvidence",
-        "share of the scores on known evidence, such as bABI's supporting facts",
+        "share of the score mass on known evidence, such as bABI's supporting facts",
     ),
     (
         "randomised-model",
         "metrics.sanity_checks:RandomisedModel",
-        "do scores change when the weights do? (Adebayo 2018)",
+        "do scores change when the weights are randomised? (Adebayo 2018)",
     ),
     (
         "human-rationales",
         "metrics.rationales:HumanRationales",
-        "token F1, span F1 and AUPRC against people's marks (DeYoung 2020)",
+        "token F1, span F1 and AUPRC against human rationales (DeYoung 2020)",
     ),
     (
         "planted-shortcut",
         "metrics.shortcuts:PlantedShortcut",
-        "is a planted token that decides ranked first? (Bastings 2022)",
+        "is a planted shortcut token ranked first? (Bastings 2022)",
     ),
-    ("stability", "metrics.sanity_checks:StabilityOverSeeds", "do fits of two seeds agree?"),
-    ("roar", "metrics.roar.metric:Roar", "mask what matters, train again (Hooker 2019, Madsen 2022)"),
+    ("stability", "metrics.sanity_checks:StabilityOverSeeds", "rank agreement of fits with different seeds"),
+    ("roar", "metrics.roar.metric:Roar", "mask the most important tokens and retrain (Hooker 2019, Madsen 2022)"),
     (
         "recursive-roar",
         "metrics.roar.metric:RecursiveRoar",
-        "the same, with importances found anew at each step (Madsen 2022)",
+        "ROAR with importances recomputed at each step (Madsen 2022)",
     ),
-    ("fidelity", "metrics.fidelity:Fidelity", "does the answer survive the learned masks?"),
+    ("fidelity", "metrics.fidelity:Fidelity", "does the prediction survive the learned masks?"),
 )
 _CAPTUM = (
     *("DeepLift", "FeatureAblation", "GradientShap", "InputXGradient", "IntegratedGradients", "KernelShap"),

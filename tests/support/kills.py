@@ -60,7 +60,7 @@ def run_with_kills(
     try:
         for number, victim in enumerate(victims):
             _wait_for(number * apart, folder / "store", driver)
-            process, work, token = _at_work(folder / "store" / "claims", driver, done)
+            process, work, token = _at_work(folder / "store" / "locks", driver, done)
             time.sleep(source.uniform(0, 0.5))
             done.add(token)
             kept = artefacts(folder / "store")
@@ -135,11 +135,11 @@ def _start(
         return subprocess.Popen(command, env=dict(environment), stdout=log, stderr=log)
 
 
-def _at_work(claims: Path, driver: "subprocess.Popen[bytes]", done: set[str]) -> tuple[int, str, str]:
+def _at_work(locks: Path, driver: "subprocess.Popen[bytes]", done: set[str]) -> tuple[int, str, str]:
     """Somebody who makes an artefact now, has not been killed for it before, and is not the driver."""
 
     def look() -> tuple[int, str, str] | None:
-        for file in claims.glob("[!.]*"):
+        for file in locks.glob("[!.]*"):
             try:
                 _, process, token = file.read_text().split()
             except (OSError, ValueError):

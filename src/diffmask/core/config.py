@@ -1,7 +1,8 @@
-"""Recipes: small frozen values that are a YAML node, a cache key and a row of a table at once."""
+"""Configs: frozen dataclasses that are at once a YAML node, a cache key and a label in tables."""
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
@@ -12,29 +13,32 @@ from diffmask.errors import ConfigError, nearest
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A named, frozen set of choices. Subclasses set `kind` and `name` and add fields."""
+    """A named, frozen set of choices. Subclasses set `kind` and `name` and add fields.
+
+    A subclass checks the values of its fields in `__post_init__`, with `require_between`.
+    """
 
     kind: ClassVar[str]
     name: ClassVar[str]
     revision: ClassVar[int] = 0
-    """Raised when the same choices come to give other numbers: what a store holds from before is not found again."""
+    """Part of the cache key. Increase it when a code change alters results, so that old artefacts are not reused."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only: what a YAML file would say."""
+        """Return the name and the fields as plain values, as in a YAML file."""
         return {"name": self.name, **{field.name: _plain(getattr(self, field.name)) for field in fields(self)}}
 
     @property
     def digest(self) -> str:
-        """A name for these exact choices, the same on every machine."""
+        """Cache key of these choices, the same on every machine."""
         return digest_of([self.kind, self.to_dict(), self.revision])
 
     @property
     def label(self) -> str:
-        """The recipe's name with the choices that differ from the defaults."""
+        """Name of the config with the fields that differ from their defaults."""
         return self.label_without("site")
 
     def label_without(self, *hidden: str) -> str:
-        """The recipe's name with the choices that differ from the defaults, some of them left out."""
+        """Return the label without the `hidden` fields."""
         default = {field.name: field.default for field in fields(self) if field.name not in hidden}
         changed = {
             name: value for name, value in self.to_dict().items() if name in default and value != _plain(default[name])
@@ -45,8 +49,12 @@ class Config:
         return f"{self.name} ({choices})" if choices else self.name
 
     @classmethod
-    def from_dict(cls, node: Mapping[str, Any], where: str = "recipe") -> Any:
-        """Choices checked against the fields' types; a mistake is named with its place."""
+    def from_dict(cls, node: Mapping[str, Any], where: str = "config") -> Any:
+        """Build the config from plain values, checked against the types of the fields.
+
+        Raises:
+            ConfigError: A key is unknown or a value has a wrong type; the message begins with `where`.
+        """
         from pydantic import TypeAdapter, ValidationError
 
         known = {field.name for field in fields(cls)}
@@ -63,7 +71,7 @@ class Config:
 
 
 def parse(kind: str, node: Any, where: str) -> Any:
-    """A recipe from `name` or from `{name: ..., option: ...}`."""
+    """Build a registered config from `name` or from `{name: ..., option: ...}`."""
     node = {"name": node} if isinstance(node, str) else node
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
         raise ConfigError(f"{where}: a {kind} is a name, or a mapping with a 'name'; found {node!r}")
@@ -71,24 +79,43 @@ def parse(kind: str, node: Any, where: str) -> Any:
 
 
 def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
-    """Choices written as `key=value`, the value read as YAML.
+    """Parse overrides of the form `key=value`, with YAML values.
 
     >>> parse_overrides(["steps=500", "sites=[embedding]"])
     {'steps': 500, 'sites': ['embedding']}
     """
     import yaml
 
-    found = {}
+    overrides = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigError(f"'{text}' is not a choice; write key=value, for example steps=500")
-        found[name] = yaml.safe_load(value)
-    return found
+            raise ConfigError(f"'{text}' is not an override; write key=value, for example steps=500")
+        overrides[name] = yaml.safe_load(value)
+    return overrides
+
+
+def require_between(
+    config: Config, field: str, low: int | float, high: int | float = math.inf, *, open_low: bool = False
+) -> None:
+    """Check that the number in a field, or every number of a tuple there, is in [low, high]; None is accepted.
+
+    With `open_low` the lower bound itself is excluded.
+
+    Raises:
+        ConfigError: The value is NaN or out of bounds. The message names config, field, value and bounds.
+    """
+    value = getattr(config, field)
+    for number in value if isinstance(value, tuple | list) else (value,):
+        if number is None or ((low < number if open_low else low <= number) and number <= high):
+            continue
+        lower = f"above {low:g}" if open_low else f"at least {low:g}"
+        upper = "" if high == math.inf else f" and at most {high:g}"
+        raise ConfigError(f"{config.name}: {field} must be {lower}{upper}; found {value!r}")
 
 
 def digest_of(value: Any) -> str:
-    """Sixteen hex digits of the SHA-256 of a plain value's canonical JSON.
+    """Return sixteen hex digits of the SHA-256 of the canonical JSON of a plain value.
 
     >>> digest_of({"b": 1, "a": 2}) == digest_of({"a": 2, "b": 1})
     True
@@ -116,5 +143,5 @@ def _choices(name: str, value: Any, default: Any) -> list[str]:
 
 def _explain(error: Any, where: str) -> str:
     first = error.errors()[0]
-    place = ".".join(str(part) for part in (where, *first["loc"]))
-    return f"{place}: {first['msg']}; found {first['input']!r}"
+    location = ".".join(str(step) for step in (where, *first["loc"]))
+    return f"{location}: {first['msg']}; found {first['input']!r}"

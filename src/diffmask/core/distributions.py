@@ -1,6 +1,7 @@
-"""What a model's answer, a `torch.distributions.Distribution`, is asked: its decision, its numbers, its mean.
+"""Functions of a model's answer, a `torch.distributions.Distribution` with one entry per row.
 
-An answer as numbers to which tokens add: there, back, and which way an outcome lies.
+Each dispatches on the distribution family: logits, predicted outcome, log-odds, KL divergence, mean, concatenation, and
+the conversion from an answer to a flat vector of logits and back.
 """
 
 from functools import singledispatch
@@ -22,7 +23,7 @@ def _unregistered(answer: Distribution, function: str) -> str:
 
 @singledispatch
 def logits(answer: Distribution) -> Float[Tensor, "row *feature"]:
-    """The unconstrained numbers an answer is made of: logits, or a mean in units of its deviation."""
+    """Return the unconstrained parameters of an answer: logits, or a mean in units of the standard deviation."""
     raise TaskError(_unregistered(answer, "logits"))
 
 
@@ -47,13 +48,13 @@ def _(answer: Any) -> Tensor:
 
 
 def flatten_features(values: Float[Tensor, "row *feature"]) -> Float[Tensor, "row number"]:
-    """Whatever an answer holds of a row, side by side."""
+    """Flatten all values of a row into one axis."""
     return values[:, None].flatten(start_dim=1)
 
 
 @singledispatch
 def class_probabilities(answer: Distribution) -> Float[Tensor, "row number"]:
-    """Which way an answer goes, a few numbers a row: the classes' probabilities, or what `logits` gives."""
+    """Return the class probabilities of each row; for families without classes, the logits."""
     return flatten_features(logits(answer))
 
 
@@ -70,7 +71,7 @@ def _(answer: Any) -> Tensor:
 
 @singledispatch
 def predicted_outcome(answer: Distribution) -> Shaped[Tensor, "row *event"]:
-    """The outcome the model would bet on."""
+    """Return the most probable outcome of each row."""
     return answer.mode
 
 
@@ -87,7 +88,7 @@ def _(answer: Any) -> Tensor:
 
 @singledispatch
 def log_odds(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row *event"]:
-    """How far the answer leans towards an outcome, in nats, without the ceiling that a log-probability has."""
+    """Return log p / (1 - p) of an outcome; unlike log p, it does not saturate as p approaches 1."""
     return answer.log_prob(outcome)
 
 
@@ -109,7 +110,7 @@ def _(answer: Any, outcome: Tensor) -> Tensor:
 
 
 class UnnormalizedCategorical(Categorical):
-    """A categorical that remembers the numbers it was made of, before they were normalised."""
+    """A categorical distribution that keeps its logits as given, before normalisation."""
 
     def __init__(self, scores: Float[Tensor, "row answer"]) -> None:
         super().__init__(logits=scores, validate_args=False)
@@ -118,7 +119,7 @@ class UnnormalizedCategorical(Categorical):
 
 @singledispatch
 def logit(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Float[Tensor, "row *event"]:
-    """The model's own number for an outcome, before anything is normalised."""
+    """Return the unnormalised logit of an outcome."""
     raise TaskError(
         f"a {type(answer).__name__} does not keep its unnormalised logits; explain 'log-odds', or have the task answer "
         "with diffmask.core.distributions.UnnormalizedCategorical"
@@ -136,13 +137,13 @@ def _(answer: UnnormalizedCategorical, outcome: Tensor) -> Tensor:
 
 
 Quantity = Literal["log-odds", "log-probability", "probability", "logit"]
-"""What is explained of an outcome: log p / (1 - p), log p, p, or the number that the model gives it."""
+"""The explained quantity of an outcome: log p / (1 - p), log p, p, or its unnormalised logit."""
 
 
 def target_score(
     answer: Distribution, outcome: Shaped[Tensor, "row *event"], quantity: Quantity
 ) -> Float[Tensor, " row"]:
-    """The number whose change or slope is the explanation; larger as the answer leans towards the outcome."""
+    """Return the scalar that is explained, by its changes or its gradient; larger if the outcome is more probable."""
     if quantity == "log-odds":
         return log_odds(answer, outcome)
     if quantity == "logit":
@@ -153,7 +154,7 @@ def target_score(
 
 @singledispatch
 def average(answer: Distribution) -> Distribution:
-    """The mean answer over the rows, given to each: what the model says when it knows nothing of the row."""
+    """Return the mean answer over the rows, once per row: the prediction of a model that ignores its input."""
     raise TaskError(_unregistered(answer, "average"))
 
 
@@ -181,40 +182,40 @@ def _(answer: Any) -> Distribution:
 
 @singledispatch
 def concatenate(first: Distribution, *others: Distribution) -> Distribution:
-    """The answers to several batches as the answer to one."""
+    """Concatenate the rows of several answers of one family."""
     raise TaskError(_unregistered(first, "concatenate"))
 
 
 @concatenate.register
 def _(first: Bernoulli, *others: Bernoulli) -> Distribution:
-    return Bernoulli(logits=torch.cat([one.logits for one in (first, *others)]))
+    return Bernoulli(logits=torch.cat([answer.logits for answer in (first, *others)]))
 
 
 @concatenate.register
 def _(first: Categorical, *others: Categorical) -> Distribution:
-    return Categorical(logits=torch.cat([one.logits for one in (first, *others)]))
+    return Categorical(logits=torch.cat([answer.logits for answer in (first, *others)]))
 
 
 @concatenate.register
 def _(first: Normal, *others: Normal) -> Distribution:
-    every = (first, *others)
-    return Normal(torch.cat([one.loc for one in every]), torch.cat([one.scale for one in every]))
+    answers = (first, *others)
+    return Normal(torch.cat([answer.loc for answer in answers]), torch.cat([answer.scale for answer in answers]))
 
 
 @concatenate.register(Independent)
 def _(first: Any, *others: Any) -> Distribution:
-    return Independent(concatenate(*(one.base_dist for one in (first, *others))), first.reinterpreted_batch_ndims)
+    return Independent(concatenate(*(answer.base_dist for answer in (first, *others))), first.reinterpreted_batch_ndims)
 
 
 @singledispatch
 def divergence(original: Distribution, changed: Distribution) -> Float[Tensor, "row *event"]:
-    """KL(original || changed) in nats, a number a row; within an `Independent` a number an event."""
+    """Compute KL(original || changed) in nats, per row; inside an `Independent`, per event."""
     return kl_divergence(original, changed)
 
 
 @divergence.register
 def _(original: Bernoulli, changed: Distribution) -> Tensor:
-    # torch's own is infinite where a probability rounds to 0 or 1; logits do not round.
+    # torch's kl_divergence is infinite if a probability rounds to 0 or 1; logits do not round.
     yes = softplus(-logits(changed)) - softplus(-original.logits)
     no = softplus(logits(changed)) - softplus(original.logits)
     return original.probs * yes + (1 - original.probs) * no
@@ -232,18 +233,18 @@ def _(original: Any, changed: Any) -> Tensor:
 
 
 def agreement(original: Distribution, changed: Distribution) -> Bool[Tensor, " row"]:
-    """Whether each row's decision is the same."""
+    """Return whether the predicted outcome of each row is the same."""
     return predicts(changed, predicted_outcome(original))
 
 
 def predicts(answer: Distribution, outcome: Shaped[Tensor, "row *event"]) -> Bool[Tensor, " row"]:
-    """Whether the model would bet on the outcome."""
+    """Return whether the outcome is the predicted one, per row."""
     same = predicted_outcome(answer) == outcome
     return same.reshape(len(same), -1).all(dim=1)
 
 
 def require_finite(answer: Distribution, where: str) -> None:
-    """Stop at the first answer that is not a number, with its row."""
+    """Raise a NumericsError that names `where` and the first rows whose answers are not finite."""
     finite = torch.isfinite(logits(answer).detach())
     if not finite.all():
         rows = (~finite.flatten(start_dim=1)).any(dim=1) if finite.ndim > 1 else ~finite
@@ -253,48 +254,48 @@ def require_finite(answer: Distribution, where: str) -> None:
 
 FlatLogits = Float[Tensor, "row feature"]
 MIN_PROBABILITY = 0.01
-"""The least probability that an outcome has in what a linear function tells of an answer."""
+"""Lower bound of the probabilities that `probabilities_to_logits` converts."""
 
 
 def flat_logits(answer: Distribution) -> FlatLogits:
-    """The answer's logits, one row of features each."""
+    """Return the logits of each row as one vector."""
     return flatten_features(logits(answer))
 
 
 @singledispatch
-def from_logits(answer: Distribution, found: FlatLogits) -> Distribution:
-    """The answer of the same kind that these numbers stand for."""
+def from_logits(answer: Distribution, values: FlatLogits) -> Distribution:
+    """Return a distribution of the same family as `answer` with the given flat logits."""
     raise TaskError(_unregistered(answer, "from_logits"))
 
 
 @from_logits.register
-def _(answer: Bernoulli, found: Tensor) -> Distribution:
-    return Bernoulli(logits=found.reshape(len(found), *answer.logits.shape[1:]), validate_args=False)
+def _(answer: Bernoulli, values: Tensor) -> Distribution:
+    return Bernoulli(logits=values.reshape(len(values), *answer.logits.shape[1:]), validate_args=False)
 
 
 @from_logits.register
-def _(answer: Categorical, found: Tensor) -> Distribution:
-    return Categorical(logits=found.reshape(len(found), *answer.logits.shape[1:]), validate_args=False)
+def _(answer: Categorical, values: Tensor) -> Distribution:
+    return Categorical(logits=values.reshape(len(values), *answer.logits.shape[1:]), validate_args=False)
 
 
 @from_logits.register
-def _(answer: Normal, found: Tensor) -> Distribution:
-    # The deviation is a row's own; where rows were copied only the first matters, and ours are all alike.
-    scale = answer.scale[:1].expand(len(found), *answer.scale.shape[1:])
-    return Normal(found.reshape(scale.shape) * scale, scale, validate_args=False)
+def _(answer: Normal, values: Tensor) -> Distribution:
+    # Every row has the same scale, so the first one also fits repeated rows.
+    scale = answer.scale[:1].expand(len(values), *answer.scale.shape[1:])
+    return Normal(values.reshape(scale.shape) * scale, scale, validate_args=False)
 
 
 @from_logits.register(Independent)
-def _(answer: Any, found: Tensor) -> Distribution:
-    inside = from_logits(answer.base_dist, found)
-    return Independent(inside, answer.reinterpreted_batch_ndims, validate_args=False)
+def _(answer: Any, values: Tensor) -> Distribution:
+    base = from_logits(answer.base_dist, values)
+    return Independent(base, answer.reinterpreted_batch_ndims, validate_args=False)
 
 
 @singledispatch
 def log_odds_gradient(answer: Distribution, empty: FlatLogits, outcome: Shaped[Tensor, "row *event"]) -> FlatLogits:
-    """By how much each number leans towards the outcome: d log-odds / d logits.
+    """Return d log-odds(outcome) / d logits.
 
-    For a number that is predicted, which way the outcome lies from the answer to nothing.
+    For a Normal it is the sign of the outcome minus `empty`, the logits of an input without tokens.
     """
     raise TaskError(_unregistered(answer, "log_odds_gradient"))
 
@@ -322,21 +323,21 @@ def _(answer: Any, empty: FlatLogits, outcome: Tensor) -> FlatLogits:
 
 
 @singledispatch
-def probabilities_to_logits(answer: Distribution, tends: FlatLogits) -> FlatLogits:
-    """The numbers of an answer that goes the way `class_probabilities` tells, as far as that can be known."""
-    return tends
+def probabilities_to_logits(answer: Distribution, probabilities: FlatLogits) -> FlatLogits:
+    """Return logits with the given `class_probabilities`, clipped to at least MIN_PROBABILITY."""
+    return probabilities
 
 
 @probabilities_to_logits.register
-def _(answer: Bernoulli, tends: FlatLogits) -> FlatLogits:
-    return torch.logit(tends, eps=MIN_PROBABILITY)
+def _(answer: Bernoulli, probabilities: FlatLogits) -> FlatLogits:
+    return torch.logit(probabilities, eps=MIN_PROBABILITY)
 
 
 @probabilities_to_logits.register
-def _(answer: Categorical, tends: FlatLogits) -> FlatLogits:
-    return tends.clamp(min=MIN_PROBABILITY).log()
+def _(answer: Categorical, probabilities: FlatLogits) -> FlatLogits:
+    return probabilities.clamp(min=MIN_PROBABILITY).log()
 
 
 @probabilities_to_logits.register(Independent)
-def _(answer: Any, tends: FlatLogits) -> FlatLogits:
-    return probabilities_to_logits(answer.base_dist, tends)
+def _(answer: Any, probabilities: FlatLogits) -> FlatLogits:
+    return probabilities_to_logits(answer.base_dist, probabilities)

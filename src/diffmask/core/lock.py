@@ -1,7 +1,7 @@
-"""A claim: the right to make one artefact while others wait, which a maker that died cannot hold for ever.
+"""File locks with a heartbeat: one process makes an artefact while others wait, and a dead process loses its lock.
 
-Claims save work and nothing else. An artefact's name says what is in it and it appears whole, so two makers of the same
-one would do the work twice and leave the same bits. Where a claim is broken too early, that is all that happens.
+Locks only save work. Artefacts are content-addressed and appear atomically, so two processes that make the same one do
+the work twice and write the same bits. Nothing else happens if a lock is broken too early.
 """
 
 import os
@@ -14,25 +14,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-BEAT = 10.0
-"""Seconds between two signs of life."""
-PATIENCE = 120.0
-"""Seconds without one after which a claim is abandoned; network file systems may show a sign a minute late."""
+HEARTBEAT_SECONDS = 10.0
+"""Interval between two updates of the lock file."""
+TIMEOUT_SECONDS = 120.0
+"""Time without an update after which a lock is broken; network file systems may show updates a minute late."""
 
 
 @contextmanager
-def claimed(file: Path, patience: float = PATIENCE) -> Iterator[None]:
-    """Within this block nobody else holds the claim written at `file`, as long as this process shows signs of life."""
+def locked(file: Path, timeout: float = TIMEOUT_SECONDS) -> Iterator[None]:
+    """Hold the lock file `file`; another process breaks it if it is not updated for `timeout` seconds."""
     mine = _Holder(socket.gethostname(), os.getpid(), uuid.uuid4().hex)
-    _wait_for(file, mine, patience)
-    over = threading.Event()
-    beating = threading.Thread(target=_beat, args=(file, over), daemon=True)
-    beating.start()
+    _wait_for(file, mine, timeout)
+    stop = threading.Event()
+    heartbeat = threading.Thread(target=_keep_alive, args=(file, stop), daemon=True)
+    heartbeat.start()
     try:
         yield
     finally:
-        over.set()
-        beating.join()
+        stop.set()
+        heartbeat.join()
         if _holder(file) == mine:
             file.unlink(missing_ok=True)
 
@@ -43,8 +43,8 @@ class _Holder:
     process: int
     token: str
 
-    def is_gone(self) -> bool:
-        """Whether it ran on this machine and does not any more; of other machines only the beat tells."""
+    def has_ended(self) -> bool:
+        """Return whether the process ran on this machine and has ended; other machines have only the heartbeat."""
         if os.name != "posix" or self.host != socket.gethostname():
             return False
         try:
@@ -56,15 +56,15 @@ class _Holder:
         return False
 
 
-def _wait_for(file: Path, mine: _Holder, patience: float) -> None:
+def _wait_for(file: Path, mine: _Holder, timeout: float) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     seen, since, pause = (0, ""), time.monotonic(), 0.01
     while not _create(file, mine):
-        holder, sign = _holder(file), _sign(file)
-        if sign != seen:
-            # Only that it changed counts, and only by this machine's clock: clocks of two machines differ.
-            seen, since = sign, time.monotonic()
-        if (holder and holder.is_gone()) or time.monotonic() - since > patience:
+        holder, update = _holder(file), _last_update(file)
+        if update != seen:
+            # Compare changes by this machine's clock only: the clocks of two machines differ.
+            seen, since = update, time.monotonic()
+        if (holder and holder.has_ended()) or time.monotonic() - since > timeout:
             _break(file)
         else:
             time.sleep(pause)
@@ -82,7 +82,7 @@ def _create(file: Path, mine: _Holder) -> bool:
 
 
 def _holder(file: Path) -> _Holder | None:
-    """Who holds the claim; nobody known where it is gone or not written yet."""
+    """Return the holder of the lock; None if the file is missing or not written yet."""
     try:
         host, process, token = file.read_text().split()
         return _Holder(host, int(process), token)
@@ -90,7 +90,7 @@ def _holder(file: Path) -> _Holder | None:
         return None
 
 
-def _sign(file: Path) -> tuple[int, str]:
+def _last_update(file: Path) -> tuple[int, str]:
     try:
         return file.stat().st_mtime_ns, file.read_text()
     except OSError:
@@ -98,7 +98,7 @@ def _sign(file: Path) -> tuple[int, str]:
 
 
 def _break(file: Path) -> None:
-    """Take the abandoned claim away: a rename, of which one of many waiting succeeds."""
+    """Remove an abandoned lock by a rename, which succeeds for only one of several waiting processes."""
     aside = file.with_name(f".broken-{uuid.uuid4().hex}")
     try:
         file.rename(aside)
@@ -107,8 +107,8 @@ def _break(file: Path) -> None:
     aside.unlink(missing_ok=True)
 
 
-def _beat(file: Path, over: threading.Event) -> None:
-    while not over.wait(BEAT):
+def _keep_alive(file: Path, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT_SECONDS):
         try:
             os.utime(file)
         except FileNotFoundError:

@@ -1,7 +1,4 @@
-"""What an explanation costs: passes through the model, rows, seconds, memory.
-
-Work done in portions that fit in memory: one that does not is halved, and the work goes on.
-"""
+"""Cost of model use (passes, rows, seconds, memory), and batch sizes that shrink when memory runs out."""
 
 import logging
 import re
@@ -22,19 +19,19 @@ from diffmask.core.hooks import on_gradient, on_output
 
 @dataclass
 class Cost:
-    """Everything spent so far; adds up over calls."""
+    """Accumulated cost of all calls so far."""
 
     forwards: int = 0
-    """Forward passes of the model, of any number of rows."""
+    """Forward passes of the model, whatever their number of rows."""
     backwards: int = 0
     """Backward passes through the model."""
     rows: int = 0
-    """Rows that went forward, each copy counted."""
+    """Rows of all forward passes, every copy counted."""
     seconds: float = 0.0
     peak_megabytes: float = 0.0
-    """Largest resident memory of the process while it ran; 0 where the system does not tell."""
+    """Peak resident memory of the process; 0 if the system does not report it."""
     rows_back: int = 0
-    """Rows that went backward."""
+    """Rows of all backward passes."""
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(
@@ -47,23 +44,23 @@ class Cost:
         )
 
     def as_dict(self) -> dict[str, int | float]:
-        """The figures by name, rounded for people."""
+        """Return the figures by name, rounded to three decimals."""
         return {name: round(value, 3) for name, value in asdict(self).items()}
 
 
 @contextmanager
 def metering(model: nn.Module, cost: Cost) -> Iterator[Cost]:
-    """Within this block every pass through `model` is added to `cost`."""
+    """Add every pass through `model` within this block to `cost`."""
 
-    def seen(answer: Tensor) -> None:
+    def count(output: Tensor) -> None:
         cost.forwards += 1
-        cost.rows += answer.shape[0]
-        count_backward(answer, cost)
+        cost.rows += output.shape[0]
+        count_backward(output, cost)
 
-    _forget_peak()
+    _reset_peak()
     start = time.perf_counter()
     try:
-        with on_output(model, seen):
+        with on_output(model, count):
             yield cost
     finally:
         cost.seconds += time.perf_counter() - start
@@ -71,7 +68,7 @@ def metering(model: nn.Module, cost: Cost) -> Iterator[Cost]:
 
 
 def count_backward(state: Tensor, cost: Cost) -> None:
-    """Add to `cost` every backward pass that comes by this tensor."""
+    """Add every backward pass through this tensor to `cost`."""
 
     def count(gradient: Tensor) -> None:
         cost.backwards += 1
@@ -80,8 +77,8 @@ def count_backward(state: Tensor, cost: Cost) -> None:
     on_gradient(state, count)
 
 
-def _forget_peak() -> None:
-    """Ask Linux to start its record of peak memory anew; elsewhere there is nothing to ask."""
+def _reset_peak() -> None:
+    """Reset the peak memory record of Linux; other systems have none."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -93,49 +90,49 @@ def _peak_megabytes() -> float:
         status = Path("/proc/self/status").read_text()
     except OSError:
         return 0.0
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found.group(1)) / 1024 if found else 0.0
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(match.group(1)) / 1024 if match else 0.0
 
 
 Result = TypeVar("Result")
 
 logger = logging.getLogger(__name__)
 
-SIGNS = ("out of memory", "can't allocate memory", "not enough memory")
-"""How torch's allocators, of any device and version, say that there was no room."""
+OUT_OF_MEMORY_MESSAGES = ("out of memory", "can't allocate memory", "not enough memory")
+"""Parts of the error messages of torch's allocators, on any device and in any version."""
 
 
 @dataclass
 class AdaptiveBatchSize:
-    """How many rows the model is given at once; it halves for good when they do not fit."""
+    """Number of rows per forward pass; it is halved permanently when memory runs out."""
 
     rows: int
 
     def split(self, count: int, work: Callable[[slice], Result], rows_each: int = 1) -> list[Result]:
-        """`work` on items 0..count in order, in runs of at most `rows` rows, each item being `rows_each` of them."""
-        done: list[Result] = []
+        """Call `work` on consecutive slices of 0..count of at most `rows` rows, where each item is `rows_each` rows."""
+        results: list[Result] = []
         start = 0
         while start < count:
             stop = min(count, start + max(1, self.rows // rows_each))
-            found = _attempt(work, slice(start, stop))
-            if found is None:
+            result = _attempt(work, slice(start, stop))
+            if result is None:
                 self._halve((stop - start) * rows_each, smallest=rows_each)
                 continue
-            done.append(found[0])
+            results.append(result[0])
             start = stop
-        return done
+        return results
 
     def _halve(self, tried: int, smallest: int) -> None:
         if tried <= smallest:
             raise MemoryError(
-                f"out of memory with {tried} rows at once, and fewer cannot be tried here; lower internal_batch_size"
+                f"out of memory with {tried} rows per pass, and fewer are not possible here; lower internal_batch_size"
             )
         self.rows = max(smallest, tried // 2)
-        logger.warning("out of memory with %d rows at once; going on with %d", tried, self.rows)
+        logger.warning("out of memory with %d rows per pass; continuing with %d", tried, self.rows)
 
 
 def _attempt(work: Callable[[slice], Result], items: slice) -> tuple[Result] | None:
-    """The result, or None where memory ran out; by then the failed attempt holds no tensor any more."""
+    """Return the result in a tuple, or None if memory ran out; by then the failed attempt has freed its tensors."""
     try:
         return (work(items),)
     except (MemoryError, RuntimeError) as error:
@@ -147,18 +144,18 @@ def _attempt(work: Callable[[slice], Result], items: slice) -> tuple[Result] | N
 
 
 def release_free_memory() -> None:
-    """Return free memory to the system, also what lies between pieces in use, where its C library can (glibc's).
+    """Return free heap memory to the system, including holes between used blocks, if the C library is glibc.
 
-    Portions of many shapes leave the heap full of holes: without it a process grows with the work it has done.
+    Batches of many shapes fragment the heap: without this a process grows with the work it has done.
     """
     if sys.platform == "linux":
         getattr(CDLL(None), "malloc_trim", lambda _: None)(0)
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory ran out, on any device.
+    """Return whether an error reports that memory ran out, on any device.
 
     >>> is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"))
     True
     """
-    return isinstance(error, MemoryError) or any(sign in str(error).lower() for sign in SIGNS)
+    return isinstance(error, MemoryError) or any(message in str(error).lower() for message in OUT_OF_MEMORY_MESSAGES)

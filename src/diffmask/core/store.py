@@ -1,4 +1,4 @@
-"""Content-addressed artefacts on disk: safetensors and JSON, written whole or not at all, never unpickled."""
+"""Content-addressed artefacts on disk: safetensors and JSON, written atomically, never pickled."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from diffmask.core.lock import claimed
+from diffmask.core.lock import locked
 from diffmask.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ FORMAT = "diffmask-artefact-2"
 
 @dataclass(frozen=True)
 class Artefact:
-    """Tensors by name and plain values by name."""
+    """Named tensors and named plain values."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Artefact:
 
 
 def _anything(artefact: Artefact) -> None:
-    """Accept whatever is whole."""
+    """Accept every complete artefact."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,25 @@ class Store:
     root: Path
 
     def path(self, kind: str, digest: str) -> Path:
-        """Where an artefact is, or would be."""
+        """Return the folder of an artefact, whether it exists or not."""
         return self.root / kind / digest
 
     def get_or_make(
         self, kind: str, digest: str, make: Callable[[], Artefact], accept: Callable[[Artefact], None] = _anything
     ) -> Artefact:
-        """The artefact if it is here, whole and accepted; otherwise it is made, written and returned.
+        """Return the stored artefact if it is complete and accepted; otherwise make, write and return it.
 
-        `accept` may use what was found, and refuses it with a StoreError. Of several processes that ask at once one
-        makes it and the others wait.
+        `accept` may use the stored artefact and rejects it with a StoreError. If several processes ask at once, one
+        makes the artefact and the others wait.
         """
-        found = self._find(kind, digest, accept, logging.DEBUG)
-        if found is not None:
-            return found
-        with claimed(self.root / "claims" / f"{kind}-{digest}"):
-            # Whoever held the claim before may have made it.
-            found = self._find(kind, digest, accept, logging.WARNING)
-            if found is not None:
-                return found
+        artefact = self._find(kind, digest, accept, logging.DEBUG)
+        if artefact is not None:
+            return artefact
+        with locked(self.root / "locks" / f"{kind}-{digest}"):
+            # The previous holder of the lock may have made it.
+            artefact = self._find(kind, digest, accept, logging.WARNING)
+            if artefact is not None:
+                return artefact
             _remove(self.path(kind, digest))
             artefact = make()
             write(self.path(kind, digest), kind, digest, artefact)
@@ -75,15 +75,15 @@ class Store:
         if not folder.exists():
             return None
         try:
-            found = read(folder, kind, digest)
-            accept(found)
-            return found
+            artefact = read(folder, kind, digest)
+            accept(artefact)
+            return artefact
         except StoreError as error:
-            logger.log(level, "%s; it is built again", error)
+            logger.log(level, "%s; the artefact is rebuilt", error)
             return None
 
     def has(self, kind: str, digest: str) -> bool:
-        """Whether the artefact is here and whole."""
+        """Return whether the artefact is stored and complete."""
         try:
             read(self.path(kind, digest), kind, digest)
         except StoreError:
@@ -91,7 +91,7 @@ class Store:
         return True
 
     def remove_partial_writes(self, hours: float = 24) -> None:
-        """Remove what writers left that were killed so many hours ago."""
+        """Remove the remains of writers that were killed more than `hours` hours ago."""
         for pattern in ("*/.writing-*", "*/.removing-*"):
             for aside in self.root.glob(pattern):
                 if time.time() - aside.stat().st_mtime > hours * 3600:
@@ -99,10 +99,10 @@ class Store:
 
 
 def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
-    """Write aside, then rename: a reader sees all of it or none. If somebody else was faster, theirs stays."""
+    """Write to a temporary folder and rename it: readers see the whole artefact or none. An existing artefact stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
-    aside.chmod(0o755)  # mkdtemp's folders are for their maker alone; what is kept is for whoever reads the store
+    aside.chmod(0o755)  # mkdtemp makes private folders, but other users may read the store
     try:
         tensors = {name: value.detach().cpu().contiguous() for name, value in artefact.tensors.items()}
         save_file(tensors, aside / "tensors.safetensors")
@@ -125,7 +125,7 @@ def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Take a damaged artefact away: gone at once, so that nobody reads what is left of it."""
+    """Remove a damaged artefact; the rename makes it disappear at once."""
     aside = folder.with_name(f".removing-{uuid.uuid4().hex}")
     try:
         folder.rename(aside)
@@ -135,11 +135,11 @@ def _remove(folder: Path) -> None:
 
 
 def read(folder: Path, kind: str, digest: str | None = None) -> Artefact:
-    """The artefact in `folder`, checked: anything truncated or foreign is an error that names the path."""
+    """Read and verify the artefact in `folder`; a truncated or foreign one is a StoreError that names the path."""
     try:
         note = json.loads((folder / "artefact.json").read_text())
         if note["format"] != FORMAT or note["kind"] != kind or digest not in (None, note["digest"]):
-            raise StoreError(f"{folder} holds another artefact than the {kind} asked for")
+            raise StoreError(f"{folder} holds another artefact than the requested {kind}")
         if note["tensors"] != _checksum(folder / "tensors.safetensors"):
             raise StoreError(f"{folder / 'tensors.safetensors'} is damaged: its checksum differs")
         if note["values_checksum"] != values_checksum(note["values"]):

@@ -19,7 +19,7 @@ from diffmask.core.distributions import target_score
 from diffmask.core.explainer import Explainer
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
-from diffmask.core.training import generator
+from diffmask.core.training import generator, seeded
 
 State = Float[Tensor, "row token width"]
 
@@ -155,9 +155,8 @@ def isolated(seed: int) -> Iterator[None]:
     Lime and KernelShap import scikit-learn on first use, which draws from `random` and sets variables of OpenMP.
     """
     numpy_state, python_state, environment = np.random.get_state(), random.getstate(), dict(os.environ)
-    with warnings.catch_warnings(), torch.random.fork_rng(), torch.enable_grad():
+    with warnings.catch_warnings(), seeded(seed, "captum"), torch.enable_grad():
         warnings.simplefilter("ignore")
-        torch.manual_seed(generator(seed, "captum").initial_seed())
         np.random.seed(generator(seed, "captum").initial_seed() % 2**32)
         try:
             yield

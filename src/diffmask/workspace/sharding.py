@@ -24,7 +24,7 @@ from torch import Tensor
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer
-from diffmask.core.lock import claimed
+from diffmask.core.lock import locked
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read
 from diffmask.core.training import progress_bar
@@ -107,7 +107,7 @@ def explain_table(
     is refused. `force` starts again, and replaces a finished `out`. Of two runs on one `out`, the second waits.
     """
     require_output(out, force)
-    with claimed(out.with_name(f"{out.name}.lock")):
+    with locked(out.with_name(f"{out.name}.lock")):
         require_output(out, force)  # another run may have finished while this one waited
         # Every row is read once before any work: a table that cannot be read is refused here.
         rows = sum(1 for _ in read_examples(table, columns))
