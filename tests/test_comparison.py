@@ -127,7 +127,8 @@ def verdict_inputs(rows: int = 200, means: dict[str, float] = TRUE) -> VerdictIn
         )
         for name in means
     ]
-    return VerdictInputs(metrics=[UP, DOWN], methods=methods, comparisons=compare([UP, DOWN], values), texts=rows)
+    comparisons = compare([UP, DOWN], values)
+    return VerdictInputs(metrics=[UP, DOWN], methods=methods, comparisons=comparisons, texts=rows, baseline="random")
 
 
 def test_the_verdict_names_methods_that_beat_random_ties_costs_and_limits() -> None:

@@ -160,6 +160,7 @@ def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
         estimates={metric: _estimate(values) for metric, values in per_row.items()},
         cost={**cost, "break_even": 80.0} if fit else cost,
         diagnostics=FIT if fit else {},
+        is_baseline=name == "random",
     )
 
 

@@ -15,8 +15,8 @@ from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError, InputError, nearest
+from diffmask.methods.baselines import Random
 from diffmask.metrics.base import Metric
-from diffmask.results.verdict import RANDOM_BASELINE
 
 Nodes = list[dict[str, Any]]
 
@@ -78,8 +78,8 @@ class BenchmarkConfig:
     ) -> "BenchmarkConfig":
         """A config from names; a random order is always part of it."""
         listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
-        if all(method.name != RANDOM_BASELINE for method in listed):
-            listed.insert(0, _recipe("method", RANDOM_BASELINE))
+        if not any(isinstance(method, Random) for method in listed):
+            listed.insert(0, Random())
         measured = [_recipe("metric", one) for one in (METRICS if metrics is None else metrics)]
         if not measured:
             raise ConfigError("benchmark: 'metrics' is a list of at least one metric")

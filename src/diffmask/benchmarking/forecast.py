@@ -33,7 +33,6 @@ from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.results.formatting import format_duration, join_names
-from diffmask.results.verdict import RANDOM_BASELINE
 from diffmask.workspace.node import Node
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
@@ -52,7 +51,7 @@ def within_budget(config: BenchmarkConfig, task: Task) -> tuple[BenchmarkConfig,
     kept, said = [], []
     with rehearsal(task, config.split, config.seeds[0]) as small:
         for method in config.methods:
-            found = method if method.name == RANDOM_BASELINE else affordable(method, small, config)
+            found = method if method.is_baseline else affordable(method, small, config)
             if found is None:
                 said.append(f"{method.label} is left out: each text costs more than {config.budget:g} rows")
             else:

@@ -21,6 +21,7 @@ from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
 from diffmask.experiments.executors.base import RunResult
 from diffmask.experiments.experiment import ExplainNode, MeasureNode
+from diffmask.methods.baselines import Random
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
@@ -28,7 +29,7 @@ from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.results.benchmark_result import BenchmarkResult, BoardText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import MIN_ROWS, compare, estimate
 from diffmask.results.records import Record
-from diffmask.results.verdict import RANDOM_BASELINE, VerdictInputs, verdict
+from diffmask.results.verdict import VerdictInputs, verdict
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 
@@ -151,7 +152,8 @@ def build_result(
     ]
     comparisons = compare(metrics, values)
     texts = len(workspaces[0].task().data[config.split])
-    inputs = VerdictInputs(metrics=metrics, methods=methods, comparisons=comparisons, texts=texts)
+    baseline = random_baseline(measured)
+    inputs = VerdictInputs(metrics=metrics, methods=methods, comparisons=comparisons, texts=texts, baseline=baseline)
     first = {name: attributions[0] for name, attributions in explained.items()}
     maskable = workspaces[0].task().data[config.split].maskable
     return BenchmarkResult(
@@ -166,6 +168,11 @@ def build_result(
         texts=list(_texts(workspaces[0], config.split, first)),
         manifest=json.loads((folder / "manifest.json").read_text()),
     )
+
+
+def random_baseline(runs: Sequence[MethodRun]) -> str:
+    """Return the name of the run with random scores; the default name if that run failed."""
+    return next((run.name for run in runs if isinstance(run.method, Random)), Random.name)
 
 
 def describe_metrics(metrics: Sequence[Metric]) -> dict[tuple[Metric, str], MetricInfo]:
@@ -189,8 +196,9 @@ def _values(kept: Sequence[MethodRun], metric: Metric, name: str, info: MetricIn
         rows = [record.per_row or (record.value,) for record in records if record.per_row or info.relative_to_random]
         if rows and len({len(row) for row in rows}) == 1:
             found[done.name] = np.array(rows, dtype=np.float64)
-    if info.relative_to_random and found and any(done.name == RANDOM_BASELINE for done in kept):
-        found = {RANDOM_BASELINE: np.zeros_like(next(iter(found.values()))), **found}
+    baseline = random_baseline(kept)
+    if info.relative_to_random and found and any(done.name == baseline for done in kept):
+        found = {baseline: np.zeros_like(next(iter(found.values()))), **found}
     return found
 
 
@@ -208,6 +216,7 @@ def _method_result(done: MethodRun, workspace: Workspace, values: Values, cost: 
         },
         cost=cost,
         diagnostics=workspace.diagnostics(done.method),
+        is_baseline=done.method.is_baseline,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from diffmask.report.charts import cost_chart, curve_chart, curve_groups, interval_cells
 from diffmask.report.figures import write_figures
-from diffmask.report.leaderboard import is_baseline, standings
+from diffmask.report.leaderboard import standings
 from diffmask.report.payload import build_payload
 from diffmask.report.tables import csv_tables, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MetricInfo
@@ -83,7 +83,6 @@ def render_benchmark(board: BenchmarkResult) -> str:
         ],
         comparisons={metric.name: _of(board.comparisons, metric) for metric in board.metrics},
         format_interval=format_interval,
-        is_baseline=is_baseline,
         script=Markup(script),
         style=Markup(style),
         script_digest=csp_hash(script),

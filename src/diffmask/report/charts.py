@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
-from diffmask.report.leaderboard import is_baseline
 from diffmask.results.benchmark_result import BenchmarkResult, Curve, Estimate, MetricInfo
 from diffmask.results.formatting import format_duration
 
@@ -251,7 +250,7 @@ def interval_cells(board: BenchmarkResult, metric: MetricInfo) -> dict[str, str]
     if not found:
         return {}
     axis = fit_axis([value for one in found.values() for value in (one.low, one.high)], 4.0, CELL_WIDTH - 4)
-    chance = [found[method.name].mean for method in board.methods if is_baseline(method) and method.name in found]
+    chance = [found[method.name].mean for method in board.methods if method.is_baseline and method.name in found]
     line = f'<line class="chance" x1="{axis(chance[0])}" x2="{axis(chance[0])}" y1="0" y2="16"/>' if chance else ""
     return {name: _interval_svg(one, axis, line) for name, one in found.items()}
 

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MethodResult, MetricInfo
+from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MetricInfo
 
-BASELINES = frozenset({"random", "uniform"})
 """Recipes that look at nothing: what every method has to beat."""
 
 
@@ -32,11 +31,6 @@ def standings(board: BenchmarkResult) -> Mapping[str, Standing]:
     return {metric.name: _standing(board, metric) for metric in board.metrics}
 
 
-def is_baseline(method: MethodResult) -> bool:
-    """Return whether the method ignores the model: every other method has to beat it."""
-    return method.recipe.get("name", method.name) in BASELINES
-
-
 def _standing(board: BenchmarkResult, metric: MetricInfo) -> Standing:
     means = {method.name: method.estimates[metric.name].mean for method in board.methods
              if metric.name in method.estimates}  # fmt: skip
@@ -44,7 +38,7 @@ def _standing(board: BenchmarkResult, metric: MetricInfo) -> Standing:
         return Standing(leader=None, tied=frozenset(), chance=frozenset())
     leader = (max if metric.higher_is_better else min)(means, key=means.__getitem__)
     winners = _winners(board.comparisons, metric.name)
-    baselines = [method.name for method in board.methods if is_baseline(method) and method.name in means]
+    baselines = [method.name for method in board.methods if method.is_baseline and method.name in means]
     return Standing(
         leader=leader,
         tied=frozenset(name for name in means if name == leader or winners.get(frozenset({name, leader})) != leader),

@@ -8,7 +8,6 @@ from itertools import combinations
 from math import sqrt
 from typing import Any
 
-from diffmask.report.leaderboard import is_baseline
 from diffmask.results.benchmark_result import BenchmarkResult, BoardText
 
 
@@ -72,7 +71,7 @@ class Payload:
 def build_payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
     """Add texts in order while they fit the budget; drop layers first."""
     names = [method.name for method in board.methods]
-    orderly = [method.name for method in board.methods if not is_baseline(method)]
+    orderly = [method.name for method in board.methods if not method.is_baseline]
     kept: list[str] = []
     left, without_layers = budget, 0
     bare = [_safe(_text(text, names, orderly, layered=False)) for text in board.texts]

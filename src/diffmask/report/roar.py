@@ -192,20 +192,21 @@ def racu_table(areas: Sequence[RoarArea]) -> str:
 def performance_table(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> str:
     """Return the LaTeX table of model scores, scores with everything masked, and test rows."""
     scores: dict[str, list[float]] = defaultdict(list)
-    masked: dict[str, list[float]] = defaultdict(list)
+    masked: dict[str, dict[tuple[int, str], float]] = defaultdict(dict)
     rows: dict[str, int] = {}
     for record in records:
         if record.metric == "quality" and record.method == "model":
             scores[record.task].append(record.value)
             rows[record.task] = record.rows
-        elif record.at == 100 and record.method == "random" and record.metric in ("roar_score", "recursive_roar_score"):
-            masked[record.task].append(record.value)
+        elif record.at == 100 and record.metric in ("roar_score", "recursive_roar_score"):
+            # With everything masked every method trains the same model, so any of them gives the value of a seed.
+            masked[record.task][record.seed, record.metric] = record.value
     body = [
         [
             *split_task_label(task, panels).values(),
             str(rows[task]),
             format_percent(bca_interval(values)),
-            format_percent(bca_interval(masked[task])) if task in masked else "--",
+            format_percent(bca_interval(list(masked[task].values()))) if task in masked else "--",
         ]
         for task, values in scores.items()
     ]

@@ -90,6 +90,8 @@ class MethodResult:
     """Per text: forwards, backwards, seconds. In total: fit_seconds, peak_megabytes, break_even (number of texts)."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     """Diagnostics of the fit, if there was one."""
+    is_baseline: bool = False
+    """Whether the scores ignore the model, as random scores do."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,6 @@ from diffmask.results.formatting import (
     lowercase_title,
 )
 
-RANDOM_BASELINE = "random"
-"""Name of the random baseline, which every benchmark contains."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictInputs:
@@ -26,8 +23,8 @@ class VerdictInputs:
     methods: Sequence[MethodResult]
     comparisons: Sequence[Comparison]
     texts: int
-    baseline: str = RANDOM_BASELINE
-    """Name of the random baseline."""
+    baseline: str
+    """Name of the method with random scores."""
 
     def winner(self, metric: str, first: str, second: str) -> str | None:
         """Return the significantly better of two methods by a metric, or None."""

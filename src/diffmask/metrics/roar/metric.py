@@ -86,7 +86,7 @@ class RemoveAndRetrain(Metric, ABC):
         metric = f"{self.variant}_count_score" if counted else f"{self.variant}_score"
         for k, point in zip(self.points, curve, strict=True):
             yield self._record(method, workspace, metric, point.score, point.rows, at=float(k))
-        if method.name == "random" or counted:
+        if isinstance(method, Random) or counted:
             return
         random = [step.score() for step in self.steps(Random(), workspace)]
         found = self.areas([point.score for point in curve], [point.score for point in random])

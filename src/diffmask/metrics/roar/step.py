@@ -20,6 +20,7 @@ from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, StoreError, TaskError
+from diffmask.methods.baselines import Random
 from diffmask.metrics.roar.masking import Strategy, most_important, number_to_mask, random_importances, with_masks
 from diffmask.results.records import Record
 from diffmask.workspace.node import Node
@@ -82,7 +83,7 @@ class Step(Node):
     @property
     def random(self) -> bool:
         """Whether this is the floor of all curves: an order of the data, drawn once, not an explanation of its rows."""
-        return self.method.name == "random"
+        return isinstance(self.method, Random)
 
     @property
     def recursive(self) -> bool:
