@@ -10,8 +10,10 @@ from torch import Tensor
 from diffmask.core.batch import Batch
 from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.methods.attention import Attention, AttentionRollout
+from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.toy import CountingTask
 from support.linear import LinearTask
+from support.tiny_models import tiny_model, word_pieces
 from support.transformer import TransformerTask
 
 
@@ -88,3 +90,20 @@ def test_weights_of_the_wrong_shape_are_refused() -> None:
         Attention().fit(GivenAttention([[[[0.2, 0.4, 0.4]]]]))
     with pytest.raises(ConfigError, match="residual must be at least 0 and below 1"):
         AttentionRollout(residual=1.0)
+
+
+@pytest.mark.parametrize("method", [Attention(), AttentionRollout()], ids=["attention", "rollout"])
+def test_no_hook_stays_on_the_model(method: Attention | AttentionRollout) -> None:
+    # Transformers captures attention weights with hooks of its own on the model's blocks.
+    model = tiny_model("bert")
+    task = TextClassification(model, word_pieces(), train=[{"text": "the film is good", "label": 0}])
+
+    def hooks() -> list[tuple[str, int, int]]:
+        return [
+            (name, len(module._forward_hooks), len(module._forward_pre_hooks)) for name, module in model.named_modules()
+        ]
+
+    before, implementation = hooks(), model.config._attn_implementation
+    method.fit(task)(task.data["train"])
+    assert hooks() == before
+    assert model.config._attn_implementation == implementation

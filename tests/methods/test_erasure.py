@@ -10,7 +10,13 @@ from diffmask.core.batch import Batch, delete_tokens
 from diffmask.core.distributions import predicted_outcome, target_score
 from diffmask.errors import ConfigError, TaskError
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.methods.subset_search import MinimalSetSearch, SubsetSearch, SubsetSearchExplainer, TokenBeam
+from diffmask.methods.subset_search import (
+    GreedySearch,
+    MinimalSetSearch,
+    SubsetSearch,
+    SubsetSearchExplainer,
+    TokenBeam,
+)
 from diffmask.tasks.toy import CountingTask
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask, either
@@ -183,3 +189,21 @@ def test_an_ordered_beam_remembers_the_better_order_of_a_set() -> None:
     beam = TokenBeam([0, 1, 2], width=2, ordered=True)
     beam.prune({(0,): 1.0, (1,): 3.0, (2,): 0.0})
     assert beam.expand() == {(1, 0): 3.0, (1, 2): 3.0, (0, 2): 1.0}
+
+
+def test_greedy_search_orders_tokens_by_what_each_set_keeps_and_breaks() -> None:
+    # Token 1 has the largest gain alone, token 0 adds to it, and token 2 does nothing.
+    table = {frozenset(): -2.0, frozenset([1]): 0.5, frozenset([0, 1]): 3.0, frozenset([1, 2]): 0.5}
+    table[frozenset([0, 1, 2])] = 3.0
+    task = LookupTask(3, table, default=-2.0)
+    batch = task.data["test"]
+    scores = GreedySearch(share=1.0).fit(task)(batch, 1).scores
+    torch.testing.assert_close(scores, torch.tensor([[2 / 3, 1.0, 1 / 3]]))
+    torch.testing.assert_close(GreedySearch(share=1.0, beam=3).fit(task)(batch, 1).scores, scores)
+
+
+def test_greedy_search_ranks_the_tokens_behind_the_searched_share_by_their_gain() -> None:
+    task = LinearTask([[1, 2, 3]])
+    # The logit is a sum over tokens, so the gains of the first step rank all of them.
+    scores = GreedySearch(share=0.3, quantity="log-odds").fit(task)(task.data["test"], 1).scores[0]
+    assert scores.argsort(descending=True).tolist() == torch.tensor(VALUES)[[1, 2, 3]].argsort(descending=True).tolist()
