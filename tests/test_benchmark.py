@@ -87,7 +87,7 @@ def test_the_board_prints_as_a_table_with_its_verdict(folder: Path) -> None:
     shown = str(BenchmarkResult.load(folder))
     assert "Comprehensiveness" in shown and "leave-one-out" in shown
     assert "On 40 texts" in shown
-    assert "never saw erased words" in shown
+    assert "Check of masked texts" in shown
     assert "the fit of diffmask is not sound" in shown
 
 

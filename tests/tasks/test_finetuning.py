@@ -65,6 +65,15 @@ def test_what_is_saved_is_a_classifier_for_transformers_and_for_us(task: TextCla
     )
 
 
+def test_a_task_knows_whether_its_model_was_trained_with_masks(folder: Path, tmp_path: Path) -> None:
+    assert not recipe(folder).build(seed=0).trained_with_masks
+    trained = replace(recipe(folder), masked=0.5, epochs=1).load(seed=0)
+    assert trained.trained_with_masks
+    assert isinstance(trained, TextClassification)
+    trained.save_pretrained(tmp_path)
+    assert TextClassification(tmp_path).trained_with_masks, "the saved model knows it, too"
+
+
 def test_retraining_starts_from_the_encoder_again(task: TextClassification) -> None:
     again = task.retrain(task.data, seed=0)
     assert again.fingerprint() == task.fingerprint()

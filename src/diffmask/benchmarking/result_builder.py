@@ -25,6 +25,7 @@ from diffmask.methods.baselines import Random
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
+from diffmask.metrics.masking_ood import MaskingShift, masking_shift
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.results.benchmark_result import BenchmarkResult, BoardText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import MIN_ROWS, compare, estimate
@@ -153,13 +154,21 @@ def build_result(
     comparisons = compare(metrics, values)
     texts = len(workspaces[0].task().data[config.split])
     baseline = random_baseline(measured)
-    inputs = VerdictInputs(metrics=metrics, methods=methods, comparisons=comparisons, texts=texts, baseline=baseline)
+    shift = masking_shift(workspaces[0], config.split) if perturbs_input(config) else None
+    inputs = VerdictInputs(
+        metrics=metrics,
+        methods=methods,
+        comparisons=comparisons,
+        texts=texts,
+        baseline=baseline,
+        masking_excess_loss=None if shift is None else shift.excess_loss,
+    )
     first = {name: attributions[0] for name, attributions in explained.items()}
     maskable = workspaces[0].task().data[config.split].maskable
     return BenchmarkResult(
         title=f"{workspaces[0].task_config.label}, {texts} texts",
         verdict=verdict(inputs),
-        warnings=list(_warnings(config, runs, workspaces[0], texts)),
+        warnings=list(_warnings(config, runs, workspaces[0], texts, shift)),
         metrics=metrics,
         methods=methods,
         comparisons=comparisons,
@@ -167,6 +176,7 @@ def build_result(
         agreement=agreement_table([each.attribution.scores for each in first.values()], maskable),
         texts=list(_texts(workspaces[0], config.split, first)),
         manifest=json.loads((folder / "manifest.json").read_text()),
+        masking_excess_loss=inputs.masking_excess_loss,
     )
 
 
@@ -241,13 +251,22 @@ def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], Metric
                 )
 
 
-def _warnings(config: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int) -> Iterator[str]:
+def perturbs_input(config: BenchmarkConfig) -> bool:
+    """Return whether a metric of the benchmark runs the model on masked texts."""
+    return any(metric.perturbs_input for metric in config.metrics)
+
+
+def _warnings(
+    config: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int, shift: MaskingShift | None
+) -> Iterator[str]:
     if texts < MIN_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {MIN_ROWS} are needed"
-    if any(metric.perturbs_input for metric in config.metrics) and not workspace.task().trained_with_masks:
+    if shift is not None and shift.warning():
+        yield shift.warning()
+    if shift is None and perturbs_input(config) and not workspace.task().trained_with_masks:
         yield (
-            "the model never saw erased words when it was trained: part of what erasing does to its answers is "
-            "surprise, not loss of what it needs"
+            "the model was not trained on masked texts, and without labels it cannot be measured how far they are out "
+            "of distribution: part of the effect of erasing words may be due to this"
         )
     for done in found:
         yield from done.problems

@@ -1,11 +1,12 @@
-"""Is erased text part of the model's world? What it makes of texts as more and more of their tokens are gone.
+"""Check whether masked texts are out of distribution for a classifier, by its loss as random tokens are erased.
 
-A model that takes erasure for granted falls back on what it knows without a text: its log-loss is never much above that
-of always answering with the labels' frequencies. One that is surprised is sure of something when it sees nothing.
+A model that was trained on masked texts falls back on the label frequencies when it sees few tokens: its log-loss is
+never much above the entropy of the labels. A model for which masked texts are out of distribution is confident about
+texts without content, and its loss is higher.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -13,77 +14,100 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
+from diffmask.core.config import digest_of
 from diffmask.core.distributions import predicted_outcome, predicts
+from diffmask.core.store import Artefact
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import TaskError
 from diffmask.metrics.erasure import Eraser, Mode
+from diffmask.workspace.workspace import Workspace
+
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+MAX_EXCESS_LOSS = 0.1
+"""Largest excess loss, in nats, without a warning."""
 
 
 @dataclass(frozen=True)
-class Surprise:
-    """Means over held-out texts, one for each share of tokens that is gone."""
+class MaskingShift:
+    """Means over held-out texts, one per share of erased tokens."""
 
     shares: tuple[float, ...]
     loss: tuple[float, ...]
     """-log p(label), in nats."""
     accuracy: tuple[float, ...]
     confidence: tuple[float, ...]
-    """Probability of what the model then decides."""
+    """Probability of the predicted class."""
     prior_loss: float
-    """-log of the label's frequency: the loss of answering without looking."""
+    """Entropy of the labels: the loss of predicting their frequencies for every text."""
 
     @property
-    def excess(self) -> float:
-        """The largest loss on the way, less that of not looking."""
+    def excess_loss(self) -> float:
+        """Largest loss over the shares minus `prior_loss`, in nats."""
         return max(self.loss) - self.prior_loss
 
-    def warning(self, most: float = 0.1) -> str:
-        """A sentence for a report's reader; empty where the excess is at most `most` nats."""
-        if self.excess <= most:
+    def warning(self, max_excess_loss: float = MAX_EXCESS_LOSS) -> str:
+        """Describe the shift in two sentences, or return an empty string if it is small."""
+        if self.excess_loss <= max_excess_loss:
             return ""
         worst = self.loss.index(max(self.loss))
         return (
-            f"Erased texts surprise this model: with {self.shares[worst]:.0%} of the tokens erased at random its "
-            f"log-loss is {self.loss[worst]:.2f} nats where answering without looking costs {self.prior_loss:.2f}, and "
-            f"it is {self.confidence[worst]:.0%} sure. Part of what erasure shows is surprise; a copy fine-tuned with "
-            "masked=0.5 takes erasure for granted."
+            f"masked texts are out of distribution for this model: with {self.shares[worst]:.0%} of the tokens erased "
+            f"at random its log-loss is {self.loss[worst]:.2f} nats ({self.prior_loss:.2f} for predicting the label "
+            f"frequencies) at a confidence of {self.confidence[worst]:.0%}. Part of the effect of erasing words may be "
+            "due to this. Fine-tuning with masked=0.5 makes a model that knows masked texts"
         )
 
 
-def surprise(
-    task: Task,
-    batch: Batch,
-    *,
-    mode: Mode = "mask",
-    shares: Sequence[float] = (0.0, 0.25, 0.5, 0.75, 1.0),
-    seed: int = 0,
-) -> Surprise:
-    """How a classifier takes the erasure of random tokens, on the rows that have a label."""
+def measure_masking_shift(
+    task: Task, batch: Batch, *, mode: Mode = "mask", shares: Sequence[float] = SHARES, seed: int = 0
+) -> MaskingShift:
+    """Measure loss, accuracy and confidence of a classifier as random tokens of labelled rows are erased."""
     if batch.target.ndim != 1:
-        raise TaskError("erasure is judged by the loss on classes; these rows have several labels or numbers")
+        raise TaskError("the masking check needs one class per row; these rows have several labels or numbers")
     rows = batch[batch.target >= 0]
     if len(rows) == 0:
-        raise TaskError("erasure is judged by the loss on labels; no row has one")
+        raise TaskError("the masking check needs labels; no row has one")
+    if not task.predict(rows[:1].trim()).has_enumerate_support:
+        raise TaskError("the masking check needs classes; this model predicts numbers")
     eraser = Eraser(task, mode)
-    draw = torch.rand(rows.tokens.shape, generator=generator(seed, "surprise")).to(rows.tokens.device)
-    looks = [
+    uniform = torch.rand(rows.tokens.shape, generator=generator(seed, "surprise")).to(rows.tokens.device)
+    means = [
         eraser.map_erased(
-            rows, (draw < share) & rows.maskable, lambda answer, some: _look(answer, rows.target[some])
+            rows, (uniform < share) & rows.maskable, lambda prediction, items: _evaluate(prediction, rows.target[items])
         ).mean(0)
         for share in shares
     ]
-    loss, accuracy, confidence = (tuple(column) for column in torch.stack(looks).T.tolist())
-    return Surprise(tuple(shares), loss, accuracy, confidence, _entropy(rows.target))
+    loss, accuracy, confidence = (tuple(column) for column in torch.stack(means).T.tolist())
+    return MaskingShift(tuple(shares), loss, accuracy, confidence, _entropy(rows.target))
 
 
-def _look(answer: Distribution, target: Tensor) -> Float[Tensor, "row 3"]:
-    """Loss, whether the decision is right, and its probability."""
-    sure = answer.log_prob(predicted_outcome(answer)).exp()
-    return torch.stack([-answer.log_prob(target), predicts(answer, target).to(sure.dtype), sure], dim=1)
+def masking_shift(workspace: Workspace, split: str) -> MaskingShift | None:
+    """Return the masking shift on a split, computed once, or None if the rows have no classes or no labels."""
+
+    def make() -> Artefact:
+        with torch.no_grad():
+            return Artefact({}, asdict(measure_masking_shift(workspace.task(), workspace.task().data[split])))
+
+    digest = digest_of(["masking shift", workspace.task_digest(), split])
+    try:
+        values = workspace.store.get_or_make("masking-shift", digest, make).values
+    except TaskError:
+        return None
+    prior_loss = values["prior_loss"]
+    return MaskingShift(
+        **{name: tuple(values[name]) for name in ("shares", "loss", "accuracy", "confidence")}, prior_loss=prior_loss
+    )
+
+
+def _evaluate(prediction: Distribution, target: Tensor) -> Float[Tensor, "row 3"]:
+    """Compute the loss, whether the prediction is right, and its probability."""
+    confidence = prediction.log_prob(predicted_outcome(prediction)).exp()
+    correct = predicts(prediction, target).to(confidence.dtype)
+    return torch.stack([-prediction.log_prob(target), correct, confidence], dim=1)
 
 
 def _entropy(target: Int[Tensor, " row"] | Float[Tensor, " row"]) -> float:
-    """Of the labels' frequencies, in nats."""
+    """Compute the entropy of the label frequencies in nats."""
     share = target.unique(return_counts=True)[1] / len(target)
     return float(-(share * share.log()).sum())

@@ -129,6 +129,8 @@ class BenchmarkResult:
     """Matrices methods x methods by kind (rank correlation, overlap of the top words), in the order of `methods`."""
     texts: Sequence[BoardText]
     manifest: Mapping[str, Any]
+    masking_excess_loss: float | None = None
+    """How far masked texts are out of distribution: excess log-loss in nats, or None if it was not measured."""
 
     def save(self, folder: str | Path) -> Path:
         """Write `board.json` and return its path."""

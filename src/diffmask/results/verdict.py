@@ -25,6 +25,8 @@ class VerdictInputs:
     texts: int
     baseline: str
     """Name of the method with random scores."""
+    masking_excess_loss: float | None = None
+    """Largest log-loss of the model on masked texts minus the entropy of the labels, in nats, if it was measured."""
 
     def winner(self, metric: str, first: str, second: str) -> str | None:
         """Return the significantly better of two methods by a metric, or None."""
@@ -62,14 +64,14 @@ def verdict(inputs: VerdictInputs) -> list[str]:
         return [
             f"No verdict: {inputs.texts} texts are too few to compare methods; at least {MIN_ROWS} are needed. "
             "The table shows the measured values with their confidence intervals.",
-            _describe_limits(compared),
+            _describe_limits(inputs, compared),
         ]
     summary = [*map(_define, compared), _compare_with_random(inputs, compared), *_name_leaders(inputs, compared)]
     return [
         " ".join(summary),
         *_describe_differences(inputs, compared),
         _describe_cost(inputs),
-        _describe_limits(compared),
+        _describe_limits(inputs, compared),
     ]
 
 
@@ -190,7 +192,7 @@ def _passes(count: float, direction: str) -> str:
     return f"{format_count(count)} {direction} {'pass' if count == 1 else 'passes'}"
 
 
-def _describe_limits(metrics: Sequence[MetricInfo]) -> str:
+def _describe_limits(inputs: VerdictInputs, metrics: Sequence[MetricInfo]) -> str:
     # Metrics with the same limits are listed together.
     titles: dict[str, list[str]] = {}
     for metric in metrics:
@@ -200,5 +202,16 @@ def _describe_limits(metrics: Sequence[MetricInfo]) -> str:
             "Limits: these results do not show whether the model is right, whether the explanations help people, or "
             "how the methods compare on another model or on other texts.",
             *(f"{join_names(group)}: {limitation}" for limitation, group in titles.items()),
+            *_describe_masking(inputs.masking_excess_loss),
         ]
     )
+
+
+def _describe_masking(excess_loss: float | None) -> Iterator[str]:
+    if excess_loss is not None:
+        relation = "above" if excess_loss > 0 else "below"
+        yield (
+            "Check of masked texts: with random words erased, the log-loss of the model is at most "
+            f"{format_number(abs(excess_loss))} nats {relation} that of predicting the label frequencies. The higher "
+            "it is above, the further masked texts are out of distribution."
+        )

@@ -67,6 +67,8 @@ class TextClassification(Task, RowText, Retrainable):
         self.text_encoder = TextEncoder(self.tokenizer, encoding, max_input_tokens(found, self.tokenizer))
         self.head = head_of(found.config)
         self.mask_token = self.tokenizer.mask_token_id
+        # The model's own config says how `diffmask train` fine-tuned it; options for retraining do not count.
+        self.trained_with_masks = noted.tuning.masked > 0
         self.pad_token = self.tokenizer.pad_token_id
         embedding = token_embedding(found)
         self.device = embedding.weight.device

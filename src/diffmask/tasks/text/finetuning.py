@@ -85,6 +85,7 @@ class FineTuning:
                     kept = deepcopy(model.state_dict())
         model.load_state_dict(kept)
         model.eval().requires_grad_(False)
+        task.trained_with_masks = task.trained_with_masks or self.masked > 0
         return scores
 
     def _held_out(self, task: Task, seed: int) -> list[Batch]:
