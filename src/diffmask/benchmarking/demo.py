@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diffmask.benchmarking.benchmark import benchmark
+from diffmask.core.batch import spread_indices
 from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example
@@ -73,7 +74,7 @@ def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
 def held_out_sentences(recipe: FineTunedClassificationConfig, count: int) -> list[Example]:
     """Of those that fit a screen so many, evenly from first to last: the reviews are sorted by their labels."""
     fitting = [example for example in recipe.dataset().test if 8 <= len(example.text.split()) <= 16]
-    return [fitting[number * len(fitting) // count] for number in range(count)]
+    return [fitting[index] for index in spread_indices(len(fitting), count)]
 
 
 def _line(explanation: Explanation, check: HardMask) -> str:

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from diffmask.benchmarking.config import BenchmarkConfig, short_names
-from diffmask.core.batch import Batch
+from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
@@ -128,7 +128,7 @@ def _unheard() -> Iterator[None]:
 
 def spread(batch: Batch, few: int) -> Int[Tensor, " row"]:
     """Rows evenly spread over the lengths of a batch."""
-    order = batch.present.sum(dim=1).argsort(stable=True)
+    order = order_by_length(batch)
     count = min(few, len(order))
     return order[((torch.arange(count) + 0.5) * len(order) / count).long()]
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from diffmask.core.baselines import site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer, Method
+from diffmask.core.hooks import interpolate
 from diffmask.core.task import Task
 from diffmask.core.training import generator, normal_noise
 
@@ -74,9 +75,7 @@ class BottleneckExplainer(Explainer):
         noise: Float[Tensor, "token width"],
     ) -> Float[Tensor, ""]:
         """Return the loss summed over rows, so that each row is optimised independently."""
-        weight = gate[..., None]
-        mixed = weight * state + (1 - weight) * (self.mean + self.deviation * noise)
-        edited = torch.where(batch.maskable[..., None], mixed, state)
+        edited = interpolate(gate, self.mean + self.deviation * noise, batch.maskable)(state)
         cross_entropy = -self.task.predict(batch, {self.site: lambda _: edited}).log_prob(target)
         passed = (bottleneck_information(gate, state, self.mean, self.deviation) * batch.maskable).sum(dim=1)
         return (cross_entropy + self.method.weight * passed / batch.maskable.sum(dim=1).clamp(min=1)).sum()

@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import target_score
 from diffmask.core.explainer import Explainer
+from diffmask.core.hooks import interpolate
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.core.training import generator, seeded
@@ -107,8 +108,8 @@ class CaptumPerturbationExplainer(Explainer):
             return torch.cat(self.portion.split(len(switches), lambda items: switched(switches[items])))
 
         def switched(switches: Float[Tensor, "copy feature"]) -> Float[Tensor, " copy"]:
-            gates = state.new_ones(len(switches), state.shape[1]).index_copy(1, tokens, switches.to(state))[..., None]
-            mixed = gates * state + (1 - gates) * self.baseline
+            gates = state.new_ones(len(switches), state.shape[1]).index_copy(1, tokens, switches.to(state))
+            mixed = interpolate(gates, self.baseline)(state)
             prediction = self.task.predict(batch.repeat(len(switches)), {self.site: lambda _: mixed})
             return target_score(prediction, target.repeat_interleave(len(switches), dim=0), self.method.quantity)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
-from diffmask.core.batch import Batch
+from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.distributions import agreement, divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, Method
 from diffmask.core.resources import AdaptiveBatchSize
@@ -38,7 +38,7 @@ class Fidelity(Metric):
             return
         explained = workspace.explained(method, self.split)
         batch = workspace.task().data[self.split]
-        order = batch.present.sum(dim=1).argsort(stable=True)
+        order = order_by_length(batch)
         parts = AdaptiveBatchSize(self.rows_at_once).split(
             len(batch), lambda items: under_masks(explainer, batch[order[items]].trim())
         )

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from diffmask.core.batch import Batch
+from diffmask.core.batch import Batch, map_by_length
 from diffmask.core.capabilities import Retrainable, RowText, require_labels
 from diffmask.core.distributions import logits as numbers_of
 from diffmask.core.hooks import Edit, frozen, remove_added_hooks
@@ -160,9 +160,7 @@ class TextClassification(Task, RowText, Retrainable):
     @torch.no_grad()
     def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:
         """The classifier's own numbers, computed in order of length."""
-        order = batch.present.sum(dim=1).argsort(stable=True)
-        parts = [numbers_of(self.predict(batch[rows].trim())) for rows in order.split(rows_at_once)]
-        return torch.cat(parts)[order.argsort()]
+        return map_by_length(lambda part: numbers_of(self.predict(part)), batch, rows_at_once)
 
     def score(self, batch: Batch) -> float:
         """Accuracy; for labels the share of right decisions, for numbers R squared."""

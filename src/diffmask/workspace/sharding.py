@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from diffmask.core.batch import Attribution, Batch
+from diffmask.core.batch import Attribution, Batch, order_by_length
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer
 from diffmask.core.lock import locked
@@ -66,7 +66,7 @@ class Shards:
 
 def explain_in_shards(shards: Shards, batch: Batch, make_explainer: Callable[[], Explainer]) -> Artefact:
     """Return the attributions of a batch with their total cost; the explainer is made for the first missing shard."""
-    order = batch.present.sum(dim=1).argsort(stable=True)
+    order = order_by_length(batch)
     explainers: list[Explainer] = []
 
     def explain(rows: Int[Tensor, " row"]) -> Artefact:

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
+from diffmask.core.training import cosine_decay
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.network import CachedStates
 
@@ -189,4 +190,4 @@ def _rate(progress: float, steps: int) -> float:
     [0.5, 0.49, 0.5, 0.02]
     """
     warmup = max((steps + 1) / WARMUP_STEPS, progress / WARMUP_FRACTION)
-    return min(1.0, warmup) * max(0.02, 0.5 * (1 + math.cos(math.pi * progress)))
+    return min(1.0, warmup) * cosine_decay(progress)

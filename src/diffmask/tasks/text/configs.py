@@ -4,6 +4,7 @@ from abc import ABC
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from diffmask.core.batch import spread_indices
 from diffmask.core.task import Task, TaskConfig
 from diffmask.datasets.loading import load_data, packaged_encoder
 from diffmask.datasets.tables import DataSet, Example
@@ -93,9 +94,7 @@ class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
 
 def _spread(examples: list[Example], count: int | None) -> list[Example]:
     """So many of them, evenly from first to last: a table may be sorted by its labels."""
-    if count is None or count >= len(examples):
-        return examples
-    return [examples[number * len(examples) // count] for number in range(count)]
+    return examples if count is None else [examples[index] for index in spread_indices(len(examples), count)]
 
 
 def _splits(data: DataSet) -> dict[str, Any]:

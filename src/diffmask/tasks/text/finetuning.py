@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from diffmask.core.batch import Batch
+from diffmask.core.hooks import exclusive
 from diffmask.core.task import Task
 from diffmask.core.training import generator, minibatches, progress_bar, seeded
 from diffmask.errors import TaskError
@@ -66,7 +67,7 @@ class FineTuning:
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / max(steps, 1)))
         scores: list[float] = []
         kept = deepcopy(model.state_dict())
-        with seeded(seed, "dropout"), progress_bar(range(steps), "train the classifier") as bar:
+        with exclusive(model), seeded(seed, "dropout"), progress_bar(range(steps), "train the classifier") as bar:
             for epoch in range(self.epochs):
                 model.train().requires_grad_(True)
                 for batch in minibatches(task.data["train"], self.batch_size, source, pool=50):
