@@ -1,4 +1,4 @@
-"""Which rule for the multiplier holds the constraint? DiffMask on the toy task under five rules, all else equal."""
+"""Compare five rules for the multiplier: DiffMask on the toy task, all else equal."""
 
 import argparse
 import warnings
@@ -24,7 +24,7 @@ METHOD = next(method for method in TOY.methods if isinstance(method, DiffMask))
 
 @dataclass
 class Ascent(Multiplier):
-    """lambda by an optimiser's gradient ascent on the signed violation, clipped to [0, 200], from 1."""
+    """Multiplier by gradient ascent on the signed violation, clipped to [0, 200], started at 1."""
 
     parameter: torch.Tensor = field(default_factory=lambda: torch.ones(1, requires_grad=True))
 
@@ -32,16 +32,16 @@ class Ascent(Multiplier):
         self.optimizer = self.make()
 
     def make(self) -> torch.optim.Optimizer:
-        """As published: RMSprop at 0.3."""
+        """Return the published optimiser: RMSprop at 0.3."""
         return torch.optim.RMSprop([self.parameter], lr=0.3, maximize=True)
 
     @property
     def value(self) -> float:
-        """The multiplier."""
+        """Multiplier, at least 1e-6."""
         return max(self.parameter.item(), 1e-6)
 
     def update(self, divergence: float, progress: float) -> float:
-        """One step up the violation."""
+        """Ascend the violation by one step."""
         self.parameter.grad = torch.tensor([divergence - self.controller.margin])
         self.optimizer.step()
         self.parameter.data.clamp_(0.0, 200.0)
@@ -53,14 +53,14 @@ class NuPI(Ascent):
     """Cooper's nuPI controller."""
 
     def make(self) -> torch.optim.Optimizer:
-        """Gains of the library's examples: a proportional term ten times the integral."""
+        """Return the optimiser with the gains of the library's examples: proportional ten times integral."""
         gain = torch.tensor([10.0])
         return nuPI([self.parameter], lr=0.1, Kp=gain, Ki=torch.tensor([1.0]), ema_nu=0.0, maximize=True)
 
 
 @dataclass
 class FixedMargin(Multiplier):
-    """Ours with the margin asked for from the first step on."""
+    """Our rule with a margin that is at its target from the first step."""
 
     def __post_init__(self) -> None:
         self.controller = replace(self.controller, anneal_fraction=1e-9)
@@ -69,7 +69,7 @@ class FixedMargin(Multiplier):
 
 @dataclass
 class NoFloor(Multiplier):
-    """Ours without a floor."""
+    """Our rule without a floor."""
 
     def __post_init__(self) -> None:
         self.controller = replace(self.controller, floor=(1e-3, 1e-3))

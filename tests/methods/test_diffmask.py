@@ -1,4 +1,4 @@
-"""DiffMask finds the truth where the truth is known, and says so where a fit is bad."""
+"""DiffMask recovers the ground truth of the toy task, and names the problem of a bad fit."""
 
 import warnings
 from dataclasses import replace
@@ -33,9 +33,9 @@ def counter() -> CountingTask:
 
 @pytest.fixture(scope="module")
 def explainer(counter: CountingTask) -> MaskExplainer:
-    found = STATES.fit(counter, seed=0)
-    assert isinstance(found, MaskExplainer)
-    return found
+    fitted = STATES.fit(counter, seed=0)
+    assert isinstance(fitted, MaskExplainer)
+    return fitted
 
 
 def test_the_model_learns_the_task(counter: CountingTask) -> None:
@@ -54,26 +54,26 @@ def test_at_the_hidden_state_the_masks_are_the_truth(counter: CountingTask, expl
     assert js_rows(target, scores).mean() <= 0.002
 
 
-def test_at_the_embedding_nothing_can_be_told_apart(counter: CountingTask, explainer: MaskExplainer) -> None:
+def test_at_the_embedding_all_tokens_score_alike(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
     assert (score_range(by_layer[:, 0], batch.maskable) < 0.02).float().mean() >= 0.99
 
 
-def test_hard_masks_hold_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:
+def test_hard_masks_satisfy_the_margin_at_every_site(counter: CountingTask, explainer: MaskExplainer) -> None:
     batch = counter.data["test"]
-    clean = ForwardTrace.of(counter, batch)
+    trace = ForwardTrace.of(counter, batch)
     for site in explainer.sites:
-        hard = explainer.hard_mask(clean, site)
+        hard = explainer.hard_mask(trace, site)
         masked = counter.predict(batch, explainer.edits(site, hard, batch.maskable))
-        assert divergence(clean.answer, masked).mean() <= 0.05
+        assert divergence(trace.answer, masked).mean() <= 0.05
 
 
 def test_a_good_fit_has_no_problems(explainer: MaskExplainer) -> None:
-    assert all(not found["problems"] for found in explainer.diagnostics.values())
-    # A baseline that starts at the mean of some rows and is not learned is the mean of others, nearly.
-    assert all(found["baseline_distance"] < 0.2 for found in explainer.diagnostics.values())
+    assert all(not site["problems"] for site in explainer.diagnostics.values())
+    # The baseline is the mean of training rows and not learned, so it is nearly the mean of held-out rows.
+    assert all(site["baseline_distance"] < 0.2 for site in explainer.diagnostics.values())
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_a_good_fit_has_no_problems(explainer: MaskExplainer) -> None:
     ],
     ids=["baseline", "margin", "rate"],
 )
-def test_a_bad_fit_is_named(counter: CountingTask, change: dict[str, object], names: set[str]) -> None:
+def test_the_problem_of_a_bad_fit_is_named(counter: CountingTask, change: dict[str, object], names: set[str]) -> None:
     with pytest.warns(FitWarning) as caught:
         bad = replace(STATES, steps=500, **change).fit(counter, seed=0)  # type: ignore[arg-type]
-    found = {name for site in bad.diagnostics.values() for name in site["problems"]}
-    assert found & names
-    assert any(name in str(warning.message) for warning in caught for name in found & names)
+    problems = {name for site in bad.diagnostics.values() for name in site["problems"]}
+    assert problems & names
+    assert any(name in str(warning.message) for warning in caught for name in problems & names)
 
 
 @pytest.mark.parametrize("mask", ["inputs", "states"])
@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sp
     assert not torch.equal(first, other)
 
 
-def built(task: CountingTask, **choices: object) -> GatedMaskExplainer:
+def build_gated(task: CountingTask, **choices: object) -> GatedMaskExplainer:
     explainer = DiffMask(**choices).build(task, seed=0)  # type: ignore[arg-type]
     assert isinstance(explainer, GatedMaskExplainer)
     # Votes that differ from token to token, as after a fit.
@@ -115,10 +115,10 @@ def built(task: CountingTask, **choices: object) -> GatedMaskExplainer:
 
 
 def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: CountingTask) -> None:
-    explainer = built(toy_task, mask="inputs")
+    explainer = build_gated(toy_task, mask="inputs")
     batch = toy_task.data["test"][:5]
-    clean = ForwardTrace.of(toy_task, batch)
-    first, second = (explainer.votes(clean, site).open_probability() for site in explainer.sites)
+    trace = ForwardTrace.of(toy_task, batch)
+    first, second = (explainer.votes(trace, site).open_probability() for site in explainer.sites)
     by_layer = explainer(batch).by_layer
     assert by_layer is not None
     torch.testing.assert_close(by_layer[:, 0], (first * batch.maskable)[:, :10])
@@ -127,13 +127,13 @@ def test_votes_of_earlier_layers_multiply_when_inputs_are_masked(toy_task: Count
 
 
 def test_states_are_masked_each_at_its_own_site(toy_task: CountingTask) -> None:
-    explainer = built(toy_task, mask="states")
+    explainer = build_gated(toy_task, mask="states")
     assert (explainer.masked_site("embedding"), explainer.masked_site("hidden")) == ("embedding", "hidden")
     assert explainer.baseline("hidden").shape == (2,)
 
 
 def test_a_shut_gate_is_the_baseline_and_an_open_one_the_state(toy_task: CountingTask) -> None:
-    explainer = built(toy_task, mask="states", baseline="zero")
+    explainer = build_gated(toy_task, mask="states", baseline="zero")
     batch = toy_task.data["test"][:4].trim()
     (edit,) = explainer.edits("hidden", torch.zeros(batch.tokens.shape), batch.maskable).values()
     state = torch.ones(*batch.tokens.shape, 2)
@@ -144,13 +144,15 @@ def test_a_shut_gate_is_the_baseline_and_an_open_one_the_state(toy_task: Countin
 @pytest.mark.parametrize(
     ("probe_inputs", "mask", "width"), [("auto", "inputs", 66), ("auto", "states", 2), ("both", "states", 66)]
 )
-def test_a_probe_reads_what_it_is_told(toy_task: CountingTask, probe_inputs: str, mask: str, width: int) -> None:
-    explainer = built(toy_task, mask=mask, probe_inputs=probe_inputs)
+def test_a_probe_reads_the_states_of_its_config(
+    toy_task: CountingTask, probe_inputs: str, mask: str, width: int
+) -> None:
+    explainer = build_gated(toy_task, mask=mask, probe_inputs=probe_inputs)
     assert explainer.probes[1].hidden.in_features == width  # type: ignore[union-attr]
 
 
 def test_only_the_sites_named_are_probed(toy_task: CountingTask) -> None:
-    assert built(toy_task, mask="states", sites=("hidden",)).sites == ("hidden",)
+    assert build_gated(toy_task, mask="states", sites=("hidden",)).sites == ("hidden",)
 
 
 def test_a_baseline_that_the_task_does_not_have_is_refused(toy_task: CountingTask) -> None:
@@ -163,7 +165,7 @@ def test_an_unknown_site_is_refused_before_any_work(toy_task: CountingTask) -> N
         DiffMask(sites=("hiddn",)).build(toy_task, seed=0)
 
 
-def test_impossible_choices_are_refused_at_the_door() -> None:
+def test_impossible_options_are_refused_when_a_method_is_made() -> None:
     with pytest.raises(ConfigError, match=r"a margin must be a number of nats, 0 or more; found -1\.0"):
         DiffMask(margin=-1.0)
     with pytest.raises(ConfigError, match="found nan"):
@@ -181,11 +183,11 @@ def test_impossible_choices_are_refused_at_the_door() -> None:
             NestedDiffMask(margins=margins)
 
 
-def test_the_fit_counts_what_it_takes(toy_task: CountingTask) -> None:
+def test_the_fit_counts_its_passes(toy_task: CountingTask) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
         explainer = DiffMask(mask="states", steps=4, sites_per_step=2, batch_size=32).fit(toy_task)
-    # Four clean passes and two masked ones each, which alone go backward; diagnostics come on top.
+    # Four trace passes and two masked ones each, which alone go backward; diagnostics come on top.
     assert explainer.fit_cost.backwards == 8
     assert explainer.fit_cost.forwards >= 12
     before = explainer.cost.forwards

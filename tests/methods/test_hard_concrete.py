@@ -8,26 +8,26 @@ import torch
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
 
 LOGITS = torch.tensor([-4.0, -1.0, 0.0, 0.7, 2.5, 5.0])
-DRAWS = 200_000
+SAMPLES = 200_000
 
 
 @pytest.fixture(scope="module")
-def draws() -> torch.Tensor:
-    return HardConcrete(LOGITS.expand(DRAWS, -1)).sample(torch.Generator().manual_seed(0))
+def samples() -> torch.Tensor:
+    return HardConcrete(LOGITS.expand(SAMPLES, -1)).sample(torch.Generator().manual_seed(0))
 
 
-def test_open_probability_is_the_share_of_samples_above_zero(draws: torch.Tensor) -> None:
-    share = (draws > 0).float().mean(dim=0)
+def test_open_probability_is_the_share_of_samples_above_zero(samples: torch.Tensor) -> None:
+    share = (samples > 0).float().mean(dim=0)
     torch.testing.assert_close(HardConcrete(LOGITS).open_probability(), share, atol=4e-3, rtol=0)
 
 
-def test_mean_is_the_mean_of_samples(draws: torch.Tensor) -> None:
-    torch.testing.assert_close(HardConcrete(LOGITS).mean(), draws.mean(dim=0), atol=4e-3, rtol=0)
+def test_mean_is_the_mean_of_samples(samples: torch.Tensor) -> None:
+    torch.testing.assert_close(HardConcrete(LOGITS).mean(), samples.mean(dim=0), atol=4e-3, rtol=0)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9])
-def test_cdf_is_the_share_of_samples_at_or_below(draws: torch.Tensor, value: float) -> None:
-    share = (draws <= value).float().mean(dim=0)
+def test_cdf_is_the_share_of_samples_at_or_below(samples: torch.Tensor, value: float) -> None:
+    share = (samples <= value).float().mean(dim=0)
     torch.testing.assert_close(HardConcrete(LOGITS).cdf(torch.full_like(LOGITS, value)), share, atol=4e-3, rtol=0)
 
 
@@ -52,10 +52,10 @@ def test_open_probability_and_the_mass_at_zero_add_up_to_one() -> None:
     torch.testing.assert_close(gate.open_probability() + gate.cdf(torch.zeros_like(LOGITS)), torch.ones_like(LOGITS))
 
 
-def test_samples_stay_within_zero_and_one_and_are_shut_exactly(draws: torch.Tensor) -> None:
-    assert draws.min() == 0
-    assert draws.max() <= 1
-    assert (draws == 0).float().mean() > 0.1
+def test_samples_stay_within_zero_and_one_and_are_shut_exactly(samples: torch.Tensor) -> None:
+    assert samples.min() == 0
+    assert samples.max() <= 1
+    assert (samples == 0).float().mean() > 0.1
 
 
 def test_samples_pass_a_gradient_where_they_are_neither_shut_nor_open() -> None:
@@ -75,13 +75,13 @@ def test_the_same_generator_gives_the_same_gates() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.2, 1.0])
-def test_the_gates_of_a_given_probability_are_open_with_it(temperature: float) -> None:
+def test_gates_from_log_open_have_that_open_probability(temperature: float) -> None:
     wanted = torch.tensor([0.001, 0.3, 0.5, 0.97])
     gates = HardConcrete.from_log_open(wanted.log(), temperature)
     torch.testing.assert_close(gates.open_probability(), wanted)
 
 
-def test_gates_kept_alive_are_drawn_within_bounds_and_pass_a_gradient() -> None:
+def test_clamped_gates_are_sampled_within_bounds_and_pass_a_gradient() -> None:
     logits = torch.tensor([-20.0, 0.0, 20.0], requires_grad=True)
     gates = HardConcrete(logits, 0.2).clamp_probability(0.05)
     torch.testing.assert_close(

@@ -9,12 +9,12 @@ from diffmask.methods.diffmask.lagrangian import Multiplier, PIController
 RULE = PIController(margin=0.1, integral=0.1, proportional=1.0, memory=0.5, anneal_fraction=0.5)
 
 
-def settled(critical: float = 1.0) -> Multiplier:
+def multiplier_of(critical: float = 1.0) -> Multiplier:
     return Multiplier(RULE, critical)
 
 
 def test_one_step_is_the_integral_and_the_change_of_the_trend() -> None:
-    multiplier = settled()
+    multiplier = multiplier_of()
     multiplier.update(divergence=0.15, progress=1.0)
     # Violation 0.5; the trend moves from 0 to 0.25; the floor, twice the critical 1, is below.
     multiplier.update(divergence=0.5, progress=1.0)
@@ -22,15 +22,15 @@ def test_one_step_is_the_integral_and_the_change_of_the_trend() -> None:
     assert math.log(multiplier.value) == pytest.approx(math.log(2.0) + 0.1 * 4 + 1.875)
 
 
-def test_a_violation_counts_at_most_the_worst() -> None:
-    multiplier = settled()
+def test_a_violation_counts_at_most_max_violation() -> None:
+    multiplier = multiplier_of()
     multiplier.update(divergence=100.0, progress=1.0)
     # Violation cut to 5: 0.1 * 5 + 2.5 above log 1.
     assert math.log(multiplier.value) == pytest.approx(3.0)
 
 
 def test_it_starts_at_the_critical_value_and_never_falls_below_its_floor() -> None:
-    multiplier = settled(critical=4.0)
+    multiplier = multiplier_of(critical=4.0)
     assert multiplier.value == pytest.approx(4.0)
     for _ in range(100):
         multiplier.update(divergence=0.0, progress=0.0)
@@ -39,15 +39,15 @@ def test_it_starts_at_the_critical_value_and_never_falls_below_its_floor() -> No
     assert multiplier.value == pytest.approx(2.0 * 4.0)
 
 
-def test_it_never_exceeds_its_bound_and_says_that_it_is_there() -> None:
-    multiplier = settled()
+def test_it_never_exceeds_max_multiplier_and_reports_that_it_is_at_its_bound() -> None:
+    multiplier = multiplier_of()
     for _ in range(1000):
         multiplier.update(divergence=1.0, progress=1.0)
     assert multiplier.value == pytest.approx(RULE.max_multiplier)
     assert multiplier.at_bound
 
 
-def test_the_margin_shrinks_geometrically_from_the_first_divergence_to_the_one_asked_for() -> None:
+def test_the_margin_shrinks_geometrically_from_the_first_divergence_to_its_target() -> None:
     assert RULE.margin_at(0.0, first=1.6) == pytest.approx(1.6)
     assert RULE.margin_at(0.25, first=1.6) == pytest.approx(0.4)
     assert RULE.margin_at(0.5, first=1.6) == pytest.approx(0.1)
@@ -59,7 +59,7 @@ def test_a_first_divergence_below_the_margin_leaves_the_margin_alone() -> None:
 
 
 def test_swing_is_the_deviation_of_the_logarithm_over_the_last_third() -> None:
-    multiplier = settled()
+    multiplier = multiplier_of()
     multiplier.history[:] = [5.0] * 6 + [1.0, math.e**2, 1.0]
     mean = 2 / 3
     assert multiplier.swing == pytest.approx(math.sqrt((2 * mean**2 + (2 - mean) ** 2) / 3))

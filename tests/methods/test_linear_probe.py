@@ -1,4 +1,4 @@
-"""Which way a row leans is read off its states, as far as they tell."""
+"""A linear probe predicts the model's prediction from the states of a site."""
 
 import torch
 
@@ -8,18 +8,18 @@ from diffmask.methods.diffmask.linear_probe import LinearProbe, fit_linear_probe
 from diffmask.tasks.toy import CountingTask
 
 
-def leaning_of(task: CountingTask, rows: int) -> LinearProbe:
+def fit_probe(task: CountingTask, rows: int) -> LinearProbe:
     return fit_linear_probes(list(iter_traces(task, task.data["train"][:rows])), ["hidden"])["hidden"]
 
 
-def test_a_leaning_foretells_the_answer_to_other_rows(toy_task: CountingTask) -> None:
-    clean = ForwardTrace.of(toy_task, toy_task.data["test"])
-    wanted = class_probabilities(clean.answer)
-    found = leaning_of(toy_task, 500)(clean.states["hidden"], clean.rows.present)
-    blind = (wanted - wanted.mean(dim=0)).square().mean()
-    assert (found - wanted).square().mean() < 0.8 * blind
-    assert found.abs().max() <= 1
+def test_a_probe_predicts_the_class_probabilities_of_held_out_rows(toy_task: CountingTask) -> None:
+    trace = ForwardTrace.of(toy_task, toy_task.data["test"])
+    targets = class_probabilities(trace.answer)
+    predicted = fit_probe(toy_task, 500)(trace.states["hidden"], trace.rows.present)
+    variance = (targets - targets.mean(dim=0)).square().mean()
+    assert (predicted - targets).square().mean() < 0.8 * variance
+    assert predicted.abs().max() <= 1
 
 
-def test_one_row_is_enough_to_build_one(toy_task: CountingTask) -> None:
-    assert torch.isfinite(leaning_of(toy_task, 1).weight).all()
+def test_one_row_is_enough_to_fit_a_probe(toy_task: CountingTask) -> None:
+    assert torch.isfinite(fit_probe(toy_task, 1).weight).all()

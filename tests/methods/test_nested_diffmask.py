@@ -1,4 +1,4 @@
-"""DiffMask with several margins: masks are nested, every margin is held, and kept words rank."""
+"""NestedDiffMask: masks are nested, every margin is satisfied, and their mean is a ranking."""
 
 import pytest
 import torch
@@ -19,20 +19,20 @@ METHOD = NestedDiffMask(margins=MARGINS, steps=60, batch_size=16, baseline="mask
 
 @pytest.fixture(scope="module")
 def explainer() -> NestedMaskExplainer:
-    found = METHOD.fit(WordsTask(), seed=0)
-    assert isinstance(found, NestedMaskExplainer)
-    return found
+    fitted = METHOD.fit(WordsTask(), seed=0)
+    assert isinstance(fitted, NestedMaskExplainer)
+    return fitted
 
 
-def test_what_a_loose_margin_keeps_a_tight_one_keeps(explainer: NestedMaskExplainer) -> None:
-    found = explainer(explainer.task.data["test"]).by_layer
-    assert found is not None
+def test_tokens_kept_at_a_loose_margin_are_kept_at_a_tight_one(explainer: NestedMaskExplainer) -> None:
+    keep = explainer(explainer.task.data["test"]).by_layer
+    assert keep is not None
     assert explainer.sites == ("margin 0.02", "margin 0.1", "margin 0.6")
-    assert (found[:, 1:] <= found[:, :-1]).all()
+    assert (keep[:, 1:] <= keep[:, :-1]).all()
     assert all(entry["nested_share"] == 1 for entry in explainer.diagnostics.values())
 
 
-def test_every_margin_is_held_by_hard_masks_on_other_texts(explainer: NestedMaskExplainer) -> None:
+def test_hard_masks_of_held_out_texts_satisfy_every_margin(explainer: NestedMaskExplainer) -> None:
     trace = ForwardTrace.of(explainer.task, explainer.task.data["test"])
     for margin, site in zip(explainer.margins, explainer.sites, strict=True):
         caused = explainer.masking_divergence(trace, site, explainer.hard_mask(trace, site))
@@ -46,8 +46,8 @@ def test_looser_margins_keep_less(explainer: NestedMaskExplainer) -> None:
     assert shares[-1] < shares[0]
 
 
-def test_the_ranking_is_that_of_what_each_word_adds(explainer: NestedMaskExplainer) -> None:
-    """In a model that adds up the word that adds most towards the answer is needed longest."""
+def test_the_ranking_is_that_of_each_word_s_contribution(explainer: NestedMaskExplainer) -> None:
+    """In an additive model the word with the largest contribution to the prediction is kept longest."""
     batch = explainer.task.data["test"]
     with torch.no_grad():
         sign = torch.sign(explainer.task.predict(batch).logits)  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def test_margins_are_saved_and_loaded(explainer: NestedMaskExplainer, tmp_path) 
     assert torch.equal(loaded(batch).scores, explainer(batch).scores)
 
 
-def test_the_second_term_costs_a_pass_a_step() -> None:
+def test_the_comprehensiveness_term_costs_one_pass_per_step() -> None:
     task = WordsTask()
     plain, breaking = (
         NestedDiffMask(

@@ -1,4 +1,4 @@
-"""Masks searched for one text at a time, by relaxed gates and by score-function gradients."""
+"""Masks optimised per text, by relaxed gates and by score-function gradients."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_the_token_that_decides_is_kept_and_the_others_are_not(method: PerInputM
 
 
 @by_label
-def test_a_text_whose_tokens_say_nothing_is_masked_as_a_whole(method: PerInputMaskMethod) -> None:
+def test_a_text_whose_tokens_have_no_effect_is_masked_as_a_whole(method: PerInputMaskMethod) -> None:
     task = LinearTask([[0, 0, 0]])
     assert (method.fit(task)(batch_of([[0, 0, 0]])).scores < 0.1).all()
 
@@ -51,7 +51,7 @@ def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> Non
     rows = MaskedRows(task, task.data["test"], answer, "embedding", states["embedding"], explainer.baseline)
     logits = torch.tensor([[0.3, -0.4]], requires_grad=True)
     estimate, _ = explainer.sampled_divergence(rows, logits, 0)
-    (found,) = torch.autograd.grad(estimate.sum(), logits)
+    (gradient,) = torch.autograd.grad(estimate.sum(), logits)
 
     keep = torch.sigmoid(logits)[0]
     expected = torch.zeros(())
@@ -59,14 +59,14 @@ def test_the_score_function_gradient_is_that_of_the_expected_divergence() -> Non
         chance = torch.stack([k if z else 1 - k for z, k in zip(gate, keep, strict=True)]).prod()
         expected = expected + chance * rows.divergence(torch.tensor([gate]))[0]
     (exact,) = torch.autograd.grad(expected, logits)
-    torch.testing.assert_close(found, exact, atol=0.03, rtol=0.1)
+    torch.testing.assert_close(gradient, exact, atol=0.03, rtol=0.1)
 
 
 def test_rows_have_the_multiplier_they_would_have_alone() -> None:
     rule = PIController(0.1)
-    alone = torch.tensor([2.0, 0.5])
-    rows = RowMultipliers(rule, alone)
-    single = [Multiplier(rule, 1 / value) for value in alone.tolist()]
+    full_mask_kl = torch.tensor([2.0, 0.5])
+    rows = RowMultipliers(rule, full_mask_kl)
+    single = [Multiplier(rule, 1 / value) for value in full_mask_kl.tolist()]
     for step, seen in enumerate(([1.0, 0.3], [0.4, 0.05], [0.0, 2.0], [0.2, 0.01])):
         rows.update(torch.tensor(seen), step / 4)
         for multiplier, value in zip(single, seen, strict=True):
@@ -80,7 +80,7 @@ def test_masks_beyond_the_margin_are_reported(caplog: pytest.LogCaptureFixture) 
     assert "change the prediction by more than the margin" in caplog.text
 
 
-def test_choices_that_make_no_sense_are_refused() -> None:
+def test_impossible_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="diffmask-per-input: margin must not be negative"):
         PerInputDiffMask(margin=-1.0)
     with pytest.raises(ConfigError, match="samples must be at least 1"):

@@ -91,8 +91,8 @@ class SiteMaskMethod(MaskMethod, ABC):
         self._require_margins(self.margin)
         self._require_counts(sites_per_step=self.sites_per_step)
         if not 0 < self.first_site_margin_share <= 1:
-            found = self.first_site_margin_share
-            raise ConfigError(f"{self.name}: first_site_margin_share must be in (0, 1], found {found}")
+            share = self.first_site_margin_share
+            raise ConfigError(f"{self.name}: first_site_margin_share must be in (0, 1], found {share}")
 
     def site_margins(self, sites: tuple[str, ...]) -> dict[str, float]:
         """Return the part of the margin that each site's hard masks may use.
@@ -226,8 +226,8 @@ class MaskExplainer(Explainer, ABC):
                 return False
         if not standard_errors:
             return True
-        found = torch.cat(parts)
-        return bool(found.mean() + standard_errors * found.std(correction=0) / len(found) ** 0.5 <= margin)
+        kl = torch.cat(parts)
+        return bool(kl.mean() + standard_errors * kl.std(correction=0) / len(kl) ** 0.5 <= margin)
 
     @torch.no_grad()
     def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:

@@ -91,9 +91,11 @@ def diagnose(
     """Return the diagnosis of every site on held-out rows, as plain values."""
     traces = list(iter_traces(explainer.task, held_out, 32))
     rows = _HeldOutRows(explainer, traces, [explainer.keep_probability(trace, explainer.sites) for trace in traces])
-    found = {site: _diagnose_site(rows, site, margins[site], (multipliers or {}).get(site)) for site in explainer.sites}
-    plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in found.items()}
-    if all(diagnosis.open_share > 0.97 for diagnosis in found.values()):
+    diagnoses = {
+        site: _diagnose_site(rows, site, margins[site], (multipliers or {}).get(site)) for site in explainer.sites
+    }
+    plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in diagnoses.items()}
+    if all(diagnosis.open_share > 0.97 for diagnosis in diagnoses.values()):
         for site in plain:
             plain[site]["problems"]["all open"] = (
                 "no token is masked at any site: raise the margin, or lower the learning rate"
@@ -196,10 +198,15 @@ def _baseline_information(rows: _HeldOutRows, site: str) -> float:
 
 def report(diagnostics: Mapping[str, Any], label: str) -> None:
     """Log one line per site; warn of each problem."""
-    for site, found in diagnostics.items():
+    for site, values in diagnostics.items():
         logger.info(
             "%s at %s: %.0f %% open, divergence %.4f (margin %g), agreement %.3f",
-            label, site, 100 * found["open_share"], found["hard_divergence"], found["margin"], found["hard_agreement"],
-        )  # fmt: skip
-        for name, text in found["problems"].items():
+            label,
+            site,
+            100 * values["open_share"],
+            values["hard_divergence"],
+            values["margin"],
+            values["hard_agreement"],
+        )
+        for name, text in values["problems"].items():
             warnings.warn(f"{label} at site '{site}': {name}: {text}", FitWarning, stacklevel=4)

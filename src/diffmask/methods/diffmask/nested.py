@@ -50,7 +50,7 @@ class NestedDiffMask(MaskMethod):
         self._require_margins(*self.margins)
         self._require_counts(calibration_rows=self.calibration_rows)
         if not self.margins or len(set(self.margins)) < len(self.margins):
-            raise ConfigError(f"{self.name}: margins must be one or more different flat_logits, found {self.margins}")
+            raise ConfigError(f"{self.name}: margins must be one or more different numbers, found {self.margins}")
         if not self.comprehensiveness_weight >= 0 or not self.temperature > 0:
             raise ConfigError(
                 f"{self.name}: comprehensiveness_weight must be at least 0 and temperature above 0; "
