@@ -26,7 +26,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.config import parse
 from diffmask.core.distributions import agreement, divergence
 from diffmask.core.explainer import Explainer
-from diffmask.core.verification.masks import MaskedCopies, TextUnits, VerifiedMasks, run_searches, select_rows, verify
+from diffmask.core.verification.masks import MaskedTexts, TextUnits, VerifiedMasks, run_searches, select_rows, verify
 from diffmask.core.verification.search import Kept, Measurement, Search, SearchResult
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.explain import row_words
@@ -151,7 +151,7 @@ def references(explainer: Explainer, texts: Texts, margin: float, cache: Path) -
     file = cache / f"greedy-{texts.task.fingerprint()}-{len(texts.batch)}-{margin}.json"
     if file.exists():
         return {name: [(size, rows) for size, rows in pairs] for name, pairs in json.loads(file.read_text()).items()}
-    copies = MaskedCopies(
+    copies = MaskedTexts(
         lambda batch, kept: explainer.predict_kept(batch, kept, None), texts.batch, texts.answer, texts.text_units
     )
     found = {}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from diffmask.benchmarking.demo import METHOD, TASK, Demo, compare, held_out_sentences, run_demo
+from diffmask.benchmarking.demo import METHOD, TASK, Demo, compare_methods, held_out_sentences, run_demo
 from diffmask.cli import app
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
@@ -62,7 +62,7 @@ def test_the_command_line_has_the_defaults_of_the_demo(
 def test_the_packaged_encoder_is_trained_explained_and_compared(tmp_path: Path) -> None:
     found = run_demo(tmp_path, replace(TASK, rows=64), replace(METHOD, steps=3), sentences=2)
     assert len(found.answer()) == 3
-    board = compare(found, tmp_path, texts=4)
+    board = compare_methods(found, tmp_path, texts=4)
     assert {method.name for method in board.methods} == {
         "random",
         "gradient",

@@ -66,7 +66,7 @@ def run_demo(
     return Demo(task, method, task.score(task.data["test"]), explanations, checks)
 
 
-def compare(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
+def compare_methods(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
     """SurrogateMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
     return benchmark(demo.task, ["gradient", "input-x-gradient", "leave-one-out", demo.method], texts=texts, out=folder)
 

@@ -22,7 +22,7 @@ def demo(
     """
     from dataclasses import replace
 
-    from diffmask.benchmarking.demo import METHOD, TASK, compare, run_demo
+    from diffmask.benchmarking.demo import METHOD, TASK, compare_methods, run_demo
     from diffmask.cli.options import configure_logging
     from diffmask.explanation.heatmap import html_document
     from diffmask.report.benchmark_page import write_benchmark_report
@@ -38,5 +38,5 @@ def demo(
         page, html_document("What the classifier needs", [explanation.heatmap() for explanation in found.explanations])
     )
     print(f"\nheat maps of all sentences: {page}\n")
-    compare(found, out).show()
+    compare_methods(found, out).show()
     print(f"\nreport: {write_benchmark_report(out)}")

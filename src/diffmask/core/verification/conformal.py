@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class TextThresholds:
+class ConformalThresholds:
     """A threshold per text, from its features."""
 
     weights: Float[Tensor, " feature"]
@@ -29,7 +29,7 @@ class TextThresholds:
 
 def fit_thresholds(
     features: Float[Tensor, "text feature"], largest: Float[Tensor, " text"], share: float = 0.95, ridge: float = 1.0
-) -> TextThresholds:
+) -> ConformalThresholds:
     """Fit on every other text and calibrate on the rest, so that a share of new texts has a larger `largest`."""
     logs = largest.double().clamp(min=1e-9).log()
     design = _with_constant(features.double())
@@ -37,7 +37,7 @@ def fit_thresholds(
     penalty = ridge * torch.eye(design.shape[1], dtype=design.dtype)
     penalty[-1, -1] = 0.0
     weights = torch.linalg.solve(train.T @ train + penalty, train.T @ logs[::2])
-    return TextThresholds(weights, lower_quantile(logs[1::2] - test @ weights, share))
+    return ConformalThresholds(weights, lower_quantile(logs[1::2] - test @ weights, share))
 
 
 def lower_quantile(values: Float[Tensor, " text"], share: float) -> float:

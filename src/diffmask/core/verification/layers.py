@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.verification.masks import MaskedCopies, MaskedPredictor, TextUnits, VerifiedMasks, verify
+from diffmask.core.verification.masks import MaskedPredictor, MaskedTexts, TextUnits, VerifiedMasks, verify
 from diffmask.core.verification.search import Kept, SearchConfig
 from diffmask.errors import InputError
 
@@ -91,7 +91,7 @@ def verify_inputs(
     breaks the margin or the prediction, the layer keeps what the layer before it keeps.
     """
     _require_names(keep_probability, layers)
-    copies = MaskedCopies(masked, batch, answer, texts)
+    copies = MaskedTexts(masked, batch, answer, texts)
     needed = (keep_probability > 0.5).flip(1).cummax(dim=1).values.flip(1)
     wanted = [
         [frozenset(final) | _units_over(needed[:, layer], text) for layer in range(len(layers) - 1)]

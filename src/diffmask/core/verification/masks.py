@@ -91,7 +91,7 @@ def verify(
     """
     if margin < 0:
         raise InputError(f"the margin is a divergence in nats and not negative; found {margin}")
-    copies = MaskedCopies(masked, batch, answer, texts)
+    copies = MaskedTexts(masked, batch, answer, texts)
     values = scores.cpu()
     searches = [
         search_minimal_set(text.order(values), original, margin, config)
@@ -126,7 +126,7 @@ def run_searches(
     return [results[number] for number in range(len(searches))]
 
 
-class MaskedCopies:
+class MaskedTexts:
     """Masked copies of texts, measured against the model's answer to the unmasked texts."""
 
     def __init__(self, masked: MaskedPredictor, batch: Batch, answer: Distribution, texts: Sequence[TextUnits]) -> None:
@@ -197,7 +197,7 @@ def _mean(parts: Sequence[Measurement]) -> Measurement:
     )
 
 
-def _masks(copies: MaskedCopies, results: Sequence[SearchResult]) -> VerifiedMasks:
+def _masks(copies: MaskedTexts, results: Sequence[SearchResult]) -> VerifiedMasks:
     device = copies.batch.tokens.device
     kept = copies.always.clone()
     kept[[row for text in copies.texts for row in text.rows]] = copies.tokens_of(
