@@ -1,9 +1,18 @@
-"""Batches are cut, copied, padded and joined without losing what belongs together."""
+"""Batches are selected, repeated, padded, iterated and concatenated consistently in all their tensors."""
 
 import pytest
 import torch
 
-from diffmask.core.batch import Attribution, Batch, ranking
+from diffmask.core.batch import (
+    Attribution,
+    Batch,
+    delete_tokens,
+    hide_tokens,
+    iter_by_length,
+    map_by_length,
+    ranking,
+    require_tokens,
+)
 from diffmask.errors import InputError, NumericsError
 
 
@@ -20,7 +29,7 @@ def batch() -> Batch:
     )
 
 
-def test_rows_are_selected_in_every_part(batch: Batch) -> None:
+def test_rows_are_selected_in_every_tensor(batch: Batch) -> None:
     second = batch[torch.tensor([1])]
     assert len(second) == 1
     assert second.tokens.tolist() == [[8, 0, 0, 0]]
@@ -28,7 +37,7 @@ def test_rows_are_selected_in_every_part(batch: Batch) -> None:
     assert second.token_inputs["segment"].tolist() == [[1, 0, 0, 0]]
 
 
-def test_copies_of_a_row_stand_side_by_side(batch: Batch) -> None:
+def test_copies_of_a_row_are_adjacent(batch: Batch) -> None:
     assert batch.repeat(2).target.tolist() == [1, 1, 0, 0]
 
 
@@ -68,3 +77,35 @@ def test_joined_attributions_keep_rows_and_layers_in_order() -> None:
 def test_unmaskable_tokens_rank_last_even_if_all_others_are_negative() -> None:
     scores = torch.tensor([[-1.0, 5.0, -2.0]])
     assert ranking(scores, torch.tensor([[True, False, True]])).tolist() == [[0, 2, 1]]
+
+
+def test_rows_are_iterated_from_short_to_long_without_padding(batch: Batch) -> None:
+    portions = [(rows.tolist(), part.tokens.tolist()) for rows, part in iter_by_length(batch, 1)]
+    assert portions == [([1], [[8]]), ([0], [[5, 6, 7]])]
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 9])
+def test_results_by_length_are_in_the_order_of_the_batch(batch: Batch, rows_at_once: int) -> None:
+    assert map_by_length(lambda part: part.tokens.sum(dim=1), batch, rows_at_once).tolist() == [18, 8]
+
+
+def test_evenly_spaced_rows_include_the_first() -> None:
+    tokens = torch.arange(10)[:, None]
+    batch = Batch(tokens=tokens, present=tokens >= 0, maskable=tokens >= 0, target=tokens[:, 0])
+    assert batch.spread(4).target.tolist() == [0, 2, 5, 7]
+    assert batch.spread(10) is batch
+
+
+def test_hidden_tokens_keep_their_position_and_deleted_ones_do_not(batch: Batch) -> None:
+    first = torch.tensor([[True, False, False, False], [False, False, False, False]])
+    hidden, deleted = hide_tokens(batch, first), delete_tokens(batch, first)
+    assert hidden.tokens.tolist() == batch.tokens.tolist() and hidden.present.tolist()[0] == [False, True, True, False]
+    assert deleted.tokens[deleted.present].tolist() == [6, 7, 8]
+    assert deleted.trim().token_inputs["segment"].tolist() == [[0, 1], [1, 0]]
+
+
+def test_empty_batches_and_rows_are_refused(batch: Batch) -> None:
+    with pytest.raises(InputError, match="no rows"):
+        require_tokens(batch[:0])
+    with pytest.raises(InputError, match="row 1 has no tokens"):
+        require_tokens(hide_tokens(batch, torch.tensor([[False] * 4, [True] * 4])))

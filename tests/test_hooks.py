@@ -1,15 +1,24 @@
-"""Edits reach the state, once, and leave no trace."""
+"""Edits reach the state exactly once and leave the model unchanged."""
 
 import pytest
 import torch
 from torch import nn
 
-from diffmask.core.hooks import Site, edit_sites
+from diffmask.core.hooks import (
+    Site,
+    edit_sites,
+    erase_states,
+    frozen,
+    interpolate,
+    persistent_edit,
+    record_calls,
+    remove_added_hooks,
+)
 from diffmask.errors import SiteError
 
 
 class Twice(nn.Module):
-    """Calls its part twice."""
+    """Calls one module twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +29,7 @@ class Twice(nn.Module):
 
 
 class Tupled(nn.Module):
-    """A block that answers with a tuple and takes its state by name."""
+    """A block that returns a tuple and takes its state as a keyword argument."""
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, str]:
         return hidden_states + 1, "extra"
@@ -43,7 +52,7 @@ def hooks_of(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(("side", "expected"), [("input", 60.0), ("output", 70.0)])
-def test_the_state_is_edited_where_it_goes_in_or_comes_out(side: str, expected: float) -> None:
+def test_the_state_is_edited_at_the_input_or_the_output(side: str, expected: float) -> None:
     model = Stack()
     # in: (1 + 4) + 1 = 6; out: (1 + 1) + 5 = 7
     change = {"input": 4.0, "output": 5.0}[side]
@@ -52,7 +61,7 @@ def test_the_state_is_edited_where_it_goes_in_or_comes_out(side: str, expected: 
     assert (model(X) == 20.0).all()
 
 
-def test_a_site_called_twice_is_an_error_that_says_what_would_work() -> None:
+def test_a_site_called_twice_is_an_error_that_names_the_remedy() -> None:
     model = Twice()
     with pytest.raises(SiteError, match=r"seen 2 times.*nn\.Identity"), edit_sites(model, {Site("part"): lambda h: h}):
         model(X)
@@ -71,7 +80,7 @@ def test_an_unknown_module_is_an_error_with_the_nearest_name() -> None:
         model(X)
 
 
-def test_hooks_are_gone_when_an_edit_raises() -> None:
+def test_hooks_are_removed_when_an_edit_raises() -> None:
     model = Stack()
 
     def broken(state: torch.Tensor) -> torch.Tensor:
@@ -80,3 +89,63 @@ def test_hooks_are_gone_when_an_edit_raises() -> None:
     with pytest.raises(ArithmeticError, match="edit"), edit_sites(model, {Site("block"): broken}):
         model(X)
     assert hooks_of(model) == 0
+
+
+def test_interpolation_mixes_state_and_baseline_at_maskable_tokens_only() -> None:
+    gate, maskable = torch.tensor([[0.25, 0.25]]), torch.tensor([[True, False]])
+    edited = interpolate(gate, torch.tensor([5.0, 5.0, 9.0]), maskable)(X)
+    # 0.25 * 1 + 0.75 * 5 = 4 and 0.25 * 1 + 0.75 * 9 = 7
+    assert edited.tolist() == [[[4.0, 4.0, 7.0], [1.0, 1.0, 1.0]]]
+    assert interpolate(gate, torch.zeros(3))(X)[0, :, 0].tolist() == [0.25, 0.25]
+
+
+def test_erased_states_are_the_baseline() -> None:
+    edited = erase_states(torch.tensor([[False, True]]), torch.tensor([7.0, 8.0, 9.0]))(X)
+    assert edited.tolist() == [[[1.0, 1.0, 1.0], [7.0, 8.0, 9.0]]]
+
+
+def test_a_persistent_edit_holds_for_several_passes_and_then_ends() -> None:
+    model = Stack()
+    with persistent_edit(model, Site("block"), torch.zeros_like):
+        assert (model(X) == 0).all() and (model(X) == 0).all()
+    assert (model(X) == 20.0).all() and hooks_of(model) == 0
+
+
+def test_calls_are_recorded_with_their_first_input_and_output() -> None:
+    model = Stack()
+    with record_calls(model, ["block"]) as calls:
+        model(X)
+    (call,) = calls
+    assert call.module == "block" and call.input is not None and call.output is not None
+    assert (call.output - call.input == 1).all() and hooks_of(model) == 0
+
+
+def test_a_frozen_model_is_restored_module_by_module_after_an_error() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).train()
+    model[1].eval()
+    model[0].bias.requires_grad_(False)
+
+    def fail() -> None:
+        with frozen(model):
+            assert not any(module.training for module in model.modules())
+            assert not any(parameter.requires_grad for parameter in model.parameters())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert [module.training for module in model.modules()] == [True, True, False]
+    assert [parameter.requires_grad for parameter in model.parameters()] == [True, False]
+
+
+def test_hooks_that_a_library_adds_are_removed_and_older_ones_stay() -> None:
+    model = Stack()
+    calls: list[str] = []
+    model.block.register_forward_hook(lambda *_: calls.append("older"))
+    with remove_added_hooks(model):
+        model.block.register_forward_hook(lambda *_: calls.append("added"))
+        model.block.register_forward_pre_hook(lambda *_: calls.append("added"))
+        model.block._output_capturing_hooks_installed = True  # type: ignore[assignment]  # as transformers marks it
+        model(X)
+    assert calls == ["added", "older", "added"]
+    model(X)
+    assert calls[3:] == ["older"] and "_output_capturing_hooks_installed" not in model.block.__dict__

@@ -252,6 +252,7 @@ def test_attention_between_a_short_text_s_tokens_is_what_it_is_alone(kind: str) 
     tokens = alone.tokens.shape[1]
     found = task.attentions(together)[:1, :, :, :tokens, :tokens]
     torch.testing.assert_close(found, task.attentions(alone), atol=1e-5, rtol=1e-4)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in task.model.modules())
 
 
 def test_attention_is_kept_on_a_fast_kernel_too_and_the_kernel_is_put_back() -> None:

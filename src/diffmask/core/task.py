@@ -131,7 +131,9 @@ class Task(ABC):
 
 def copy_task(task: Task) -> Task:
     """Return the task with its own copy of the model, which may be trained. The rows are shared."""
-    return deepcopy(task, {id(task.data): Splits(task.data)})
+    # Under the lock: a copy made during an edited pass would keep the hooks of the edit.
+    with hooks.exclusive(task.model):
+        return deepcopy(task, {id(task.data): Splits(task.data)})
 
 
 @dataclass(frozen=True, kw_only=True)
