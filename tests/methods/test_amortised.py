@@ -1,4 +1,4 @@
-"""Amortised scores: exact where the model adds up, one pass a text, honest about the rest."""
+"""Amortised scores: exact for an additive model, one forward pass per text, diagnostics for the rest."""
 
 import warnings
 from pathlib import Path
@@ -32,15 +32,15 @@ def explainer() -> AmortisedExplainer:
 
 
 def truth(explainer: Explainer) -> Tensor:
-    """What each token adds to the logit over what the mask token adds, towards the model's answer."""
+    """Contribution of each token to the logit minus that of the mask token, signed towards the prediction."""
     batch = explainer.task.data["test"]
     sign = torch.sign(explainer.task.predict(batch).logits)  # type: ignore[attr-defined]
     return (torch.tensor(VALUES)[batch.tokens] - VALUES[4]) * sign[:, None] * batch.maskable
 
 
-def test_where_the_model_adds_up_the_scores_are_what_each_token_adds(explainer: AmortisedExplainer) -> None:
-    found = explainer(explainer.task.data["test"]).scores
-    assert (found - truth(explainer)).abs().mean() < 0.2
+def test_scores_of_an_additive_model_are_the_contributions(explainer: AmortisedExplainer) -> None:
+    scores = explainer(explainer.task.data["test"]).scores
+    assert (scores - truth(explainer)).abs().mean() < 0.2
 
 
 def test_a_class_that_is_not_the_answer_has_the_opposite_scores(explainer: AmortisedExplainer) -> None:
@@ -48,38 +48,38 @@ def test_a_class_that_is_not_the_answer_has_the_opposite_scores(explainer: Amort
     torch.testing.assert_close(explainer(batch, 1).scores, -explainer(batch, 0).scores)
 
 
-def test_a_model_that_adds_up_is_said_to(explainer: AmortisedExplainer) -> None:
-    found = explainer.diagnostics["network"]
-    assert found["interaction"] < 1e-5
-    assert found["residual"] < 0.02
-    assert found["efficiency_gap"] < 0.1
-    assert not found["problems"]
+def test_diagnostics_of_an_additive_model_report_no_problem(explainer: AmortisedExplainer) -> None:
+    diagnostics = explainer.diagnostics["network"]
+    assert diagnostics["interaction"] < 1e-5
+    assert diagnostics["residual"] < 0.02
+    assert diagnostics["efficiency_gap"] < 0.1
+    assert not diagnostics["problems"]
 
 
 class Whole(Sum):
-    """logit = 6 where no token is masked, else -2: nothing adds up."""
+    """logit = 6 if no token is masked, else -2: a model far from additive."""
 
     def forward(self, tokens: Tensor, present: Tensor) -> Tensor:
         masked = ((self.embedding(tokens) - self.embedding.weight[4]).abs().sum(-1) < 0.1) & present
         return torch.where(masked.any(dim=1), -2.0, 6.0)
 
 
-def test_a_model_that_is_far_from_adding_up_is_named() -> None:
+def test_a_model_far_from_additive_is_reported() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Whole()))
+        fitted = Amortised(budget="64 texts", width=8).fit(WordsTask(model=Whole()))
     assert any("not additive" in str(warning.message) for warning in caught)
     # f(S) + f(rest) - f(all) - f(none) = -8 of 8, unless all of a text's tokens, or none, are kept.
-    assert 0.5 < found.diagnostics["network"]["interaction"] <= 1
+    assert 0.5 < fitted.diagnostics["network"]["interaction"] <= 1
 
 
-def test_an_explanation_is_one_pass(explainer: AmortisedExplainer) -> None:
+def test_an_explanation_takes_one_forward_pass(explainer: AmortisedExplainer) -> None:
     before = explainer.cost.forwards
     explainer(explainer.task.data["test"][:20])
     assert explainer.cost.forwards == before + 1
 
 
-def test_held_out_texts_say_what_was_learned(explainer: AmortisedExplainer) -> None:
+def test_the_learning_curve_is_measured_on_held_out_texts(explainer: AmortisedExplainer) -> None:
     curve = explainer.diagnostics["network"]["curve"]
     assert curve[0]["texts"] == 0
     assert min(point["error"] for point in curve) < 0.05 * curve[0]["error"]
@@ -94,7 +94,7 @@ def test_held_out_texts_end_a_fit_that_gains_nothing() -> None:
     assert curve[-1]["texts"] < 3200
 
 
-def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cache: Path) -> None:
+def test_a_teacher_is_imitated_and_its_scores_are_stored(explainer: AmortisedExplainer, cache: Path) -> None:
     task = WordsTask()
     method = Amortised(
         teacher="leave-one-out", budget="320 texts", width=32, steps_per_batch=16, learning_rate=5e-3, held_out=32
@@ -114,7 +114,7 @@ def test_a_teacher_is_imitated_and_asked_once(explainer: AmortisedExplainer, cac
     assert again.fit_cost.rows < 0.7 * student.fit_cost.rows
 
 
-def test_several_teachers_are_taken_together() -> None:
+def test_the_scores_of_several_teachers_are_averaged() -> None:
     method = Amortised(teacher=["random", LeaveOneOut(mode="delete")], budget="64 texts", width=8)
     assert [teacher.label for teacher in method.teachers()] == ["random", "leave-one-out (mode=delete)"]
     assert Amortised.from_dict(method.to_dict()) == method
@@ -123,14 +123,14 @@ def test_several_teachers_are_taken_together() -> None:
         method.fit(WordsTask())
 
 
-def test_texts_unlike_those_of_the_fit_are_flagged(explainer: AmortisedExplainer) -> None:
+def test_out_of_distribution_texts_are_flagged(explainer: AmortisedExplainer) -> None:
     task = WordsTask()
-    strange = task.data["test"].map(lambda value: value)
-    strange = type(strange)(**{**vars(strange), "tokens": torch.where(strange.maskable, 3, 0)})
+    unusual = task.data["test"].map(lambda value: value)
+    unusual = type(unusual)(**{**vars(unusual), "tokens": torch.where(unusual.maskable, 3, 0)})
     usual = explainer.is_out_of_distribution(task.data["test"]).float().mean()
-    long = strange.present.sum(dim=1) > 5
+    long = unusual.present.sum(dim=1) > 5
     assert usual < 0.1
-    assert explainer.is_out_of_distribution(strange)[long].all()
+    assert explainer.is_out_of_distribution(unusual)[long].all()
 
 
 def test_refining_starts_from_the_student_and_ends_at_the_truth(explainer: AmortisedExplainer) -> None:
@@ -147,11 +147,11 @@ def test_refining_starts_from_the_student_and_ends_at_the_truth(explainer: Amort
 
 def test_the_posterior_is_ridge_regression_around_the_first_guess() -> None:
     kept = torch.tensor([[[True, False], [False, True], [True, True]]])
-    told = torch.tensor([[1.0, 2.0, 3.0]])
+    effects = torch.tensor([[1.0, 2.0, 3.0]])
     first = torch.tensor([[0.5, 0.5]])
     mask = kept[0].double()
-    by_hand = torch.linalg.solve(mask.T @ mask + torch.eye(2), mask.T @ told[0].double() + first[0].double())
-    torch.testing.assert_close(posterior_mean(first, kept, told, 1.0)[0].double(), by_hand, rtol=1e-6, atol=1e-6)
+    by_hand = torch.linalg.solve(mask.T @ mask + torch.eye(2), mask.T @ effects[0].double() + first[0].double())
+    torch.testing.assert_close(posterior_mean(first, kept, effects, 1.0)[0].double(), by_hand, rtol=1e-6, atol=1e-6)
 
 
 def test_masks_come_with_their_complements_and_in_all_sizes() -> None:
@@ -187,7 +187,7 @@ def test_guided_masks_keep_high_scores() -> None:
     ],
     ids=["bernoulli", "categorical", "labels", "numbers"],
 )
-def test_an_answer_is_rebuilt_from_its_numbers_and_leans_where_its_outcome_lies(answer: Any) -> None:
+def test_a_distribution_is_restored_from_its_logits_and_its_gradient_raises_the_outcome(answer: Any) -> None:
     again = from_logits(answer, flat_logits(answer))
     outcome = answer.mode if not isinstance(answer, Independent) else answer.base_dist.mode
     torch.testing.assert_close(again.log_prob(outcome), answer.log_prob(outcome))
@@ -200,7 +200,7 @@ def test_an_answer_is_rebuilt_from_its_numbers_and_leans_where_its_outcome_lies(
         assert (towards == 1).all()
 
 
-def test_budgets_are_read_as_people_write_them() -> None:
+def test_budgets_are_parsed_from_numbers_with_units() -> None:
     assert parse_budget("1.5 min").seconds == 90
     assert parse_budget("200").texts == 200
     with pytest.raises(ConfigError, match="'soon' is no budget; write '5min'"):
@@ -210,11 +210,11 @@ def test_budgets_are_read_as_people_write_them() -> None:
 def test_a_budget_in_seconds_is_kept() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FitWarning)
-        found = Amortised(budget="0.2s", width=8, held_out=8).fit(WordsTask())
-    assert len(found.diagnostics["network"]["curve"]) >= 2
+        fitted = Amortised(budget="0.2s", width=8, held_out=8).fit(WordsTask())
+    assert len(fitted.diagnostics["network"]["curve"]) >= 2
 
 
-def test_few_sites_are_read_where_there_are_few() -> None:
+def test_a_model_with_few_sites_has_few_default_sites() -> None:
     assert spread_sites(("only",)) == ("only",)
     assert spread_sites(("a", "b")) == ("a", "b")
 

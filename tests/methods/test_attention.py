@@ -1,4 +1,4 @@
-"""Attention received, and attention rolled out, by hand."""
+"""Attention and attention rollout, computed by hand."""
 
 from collections.abc import Sequence
 
@@ -34,19 +34,19 @@ TWO_LAYERS = [[[[0.5, 0.5], [0.0, 1.0]]], [[[0.25, 0.75], [1.0, 0.0]]]]
 
 def test_attention_is_the_mean_over_heads_and_queries() -> None:
     task = GivenAttention(TWO_HEADS)
-    found = Attention().fit(task)(task.data["test"])
-    torch.testing.assert_close(found.scores, torch.tensor([[0.5, 0.5]]))
+    attribution = Attention().fit(task)(task.data["test"])
+    torch.testing.assert_close(attribution.scores, torch.tensor([[0.5, 0.5]]))
     largest = Attention(heads="max").fit(task)(task.data["test"])
     torch.testing.assert_close(largest.scores, torch.tensor([[(1.0 + 0.25) / 2, (0.5 + 0.75) / 2]]))
 
 
 def test_attention_is_seen_from_every_layer() -> None:
     task = GivenAttention(TWO_LAYERS)
-    found = Attention().fit(task)(task.data["test"])
-    assert found.by_layer is not None
-    torch.testing.assert_close(found.by_layer, torch.tensor([[[0.25, 0.75], [0.625, 0.375]]]))
-    torch.testing.assert_close(found.scores, found.by_layer.mean(dim=1))
-    assert found.layers == ("attention 0", "attention 1")
+    attribution = Attention().fit(task)(task.data["test"])
+    assert attribution.by_layer is not None
+    torch.testing.assert_close(attribution.by_layer, torch.tensor([[[0.25, 0.75], [0.625, 0.375]]]))
+    torch.testing.assert_close(attribution.scores, attribution.by_layer.mean(dim=1))
+    assert attribution.layers == ("attention 0", "attention 1")
 
 
 def test_a_model_that_pools_by_attention_has_one_query() -> None:
@@ -60,17 +60,17 @@ def test_rollout_multiplies_the_layers_with_their_residuals() -> None:
     task = GivenAttention(TWO_LAYERS)
     # (A_1 + I) / 2 = [[.75, .25], [0, 1]]; (A_2 + I) / 2 = [[.625, .375], [.5, .5]].
     product = torch.tensor([[0.625 * 0.75, 0.625 * 0.25 + 0.375], [0.5 * 0.75, 0.5 * 0.25 + 0.5]])
-    found = AttentionRollout().fit(task)(task.data["test"])
-    torch.testing.assert_close(found.scores[0], product.mean(dim=0))
-    assert found.by_layer is not None
-    torch.testing.assert_close(found.by_layer[0, 0], torch.tensor([0.375, 0.625]))
+    attribution = AttentionRollout().fit(task)(task.data["test"])
+    torch.testing.assert_close(attribution.scores[0], product.mean(dim=0))
+    assert attribution.by_layer is not None
+    torch.testing.assert_close(attribution.by_layer[0, 0], torch.tensor([0.375, 0.625]))
     first = AttentionRollout(query=0).fit(task)(task.data["test"])
     torch.testing.assert_close(first.scores[0], product[0])
     bare = AttentionRollout(residual=0.0, query=0).fit(task)(task.data["test"])
     torch.testing.assert_close(bare.scores[0], torch.tensor([0.125, 0.875]))
 
 
-def test_what_a_text_receives_adds_up_to_one() -> None:
+def test_attention_over_a_text_sums_to_one() -> None:
     task = TransformerTask()
     batch = task.data["test"]
     for method in (Attention(), AttentionRollout()):
@@ -79,7 +79,7 @@ def test_what_a_text_receives_adds_up_to_one() -> None:
         assert (scores[~batch.trim().present] == 0).all()
 
 
-def test_a_task_without_attention_says_how_to_get_it(toy_task: CountingTask) -> None:
+def test_the_error_for_a_task_without_attention_names_the_option(toy_task: CountingTask) -> None:
     for method in (Attention(), AttentionRollout()):
         with pytest.raises(TaskError, match='attn_implementation="eager"'):
             method.fit(toy_task)

@@ -1,4 +1,4 @@
-"""Gradient, input x gradient and integrated gradient: by hand, and against Captum on a transformer."""
+"""Gradient, input x gradient and integrated gradients: by hand, and against Captum on a transformer."""
 
 from typing import Any, Literal
 
@@ -68,7 +68,7 @@ def test_the_one_hot_form_is_refused_where_there_is_no_embedding(transformer: Tr
         Gradient(one_hot=True, norm="l1")
 
 
-def test_input_times_gradient_is_what_each_token_adds(linear: LinearTask) -> None:
+def test_input_times_gradient_of_a_sum_is_the_contribution(linear: LinearTask) -> None:
     batch = linear.data["test"]
     signed = InputXGradient(signed=True).fit(linear)(batch, 1).scores
     torch.testing.assert_close(signed, torch.tensor([[1.0, -2.0, 4.0], [4.0, 1.0, 0.0]]))

@@ -42,7 +42,7 @@ def plain_information(batch: Batch, words: int) -> list[float]:
     return scores
 
 
-def test_a_word_that_tells_the_label_scores_and_one_that_does_not_scores_nothing() -> None:
+def test_a_word_that_predicts_the_label_scores_and_one_that_does_not_scores_zero() -> None:
     batch = batch_of([[1, 3], [1, 3], [1, 3], [2, 3], [2, 3], [2, 3]], [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     found = word_label_information(batch, 5)
     # N(1, yes) = 4 of N(yes) = 4 and N(1, no) = 1 of 4, out of 8.
@@ -64,13 +64,13 @@ def test_a_word_in_every_text_of_a_label_and_a_single_label_are_numbers() -> Non
     assert word_label_information(batch_of([[1], [1], [2]], [1.0, 1.0, 0.0]), 3).isfinite().all()
 
 
-def test_a_word_is_counted_once_a_text() -> None:
+def test_a_word_is_counted_once_per_text() -> None:
     once = word_label_information(batch_of([[1], [2]], [1.0, 0.0]), 3)
     often = word_label_information(batch_of([[1, 1, 1], [2]], [1.0, 0.0]), 3)
     torch.testing.assert_close(once, often)
 
 
-def test_a_word_that_no_split_holds_scores_zero() -> None:
+def test_a_word_in_no_split_scores_zero() -> None:
     task = LinearTask([[1, 3], [2, 3]])
     explainer = MutualInformation().fit(task)
     assert explainer(batch_of([[4, 1]])).scores[0, 0] == 0

@@ -36,7 +36,7 @@ def test_every_later_layer_is_explained_in_one_call() -> None:
     assert (found.by_layer[batch.maskable[:, None].expand_as(found.by_layer)] > 0).all()
 
 
-def test_the_first_layer_holds_each_token_as_its_own_state_says() -> None:
+def test_noise_at_the_first_layer_has_the_closed_form() -> None:
     # The input of block 0 is e(x_t) + position: with deviations s over N = tokens x width numbers of the text,
     # distortion = sum_t sigma_t^2 sum_k s_k^-2 / N, so that sigma_t^2 = rate N / (2 sum_k s_k^-2).
     task = TransformerTask()
@@ -48,12 +48,12 @@ def test_the_first_layer_holds_each_token_as_its_own_state_says() -> None:
     torch.testing.assert_close(sigma[:, 0], expected, rtol=0.03, atol=0)
 
 
-def test_the_answer_can_be_read_beside_sites() -> None:
+def test_logits_and_sites_can_both_be_targets() -> None:
     task = TransformerTask()
     method = NoiseTolerance(site="block 1", targets=("output", "logits"), max_steps=5, samples=4)
     assert explainer_of(method, task)(task.data["test"][:3]).layers == ("output", "logits")
 
 
-def test_what_comes_before_the_noise_cannot_be_read() -> None:
+def test_a_site_before_the_noise_cannot_be_a_target() -> None:
     with pytest.raises(SiteError, match="'embedding' does not come after 'block 1'; targets after it: output, logits"):
         NoiseTolerance(site="block 1", targets=("embedding",)).fit(TransformerTask())

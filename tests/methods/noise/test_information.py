@@ -1,4 +1,4 @@
-"""Information in nats by hand, layers and timestamps of three kinds of model side by side, concepts, and figures."""
+"""Information in nats by hand, layers and timestamps of three kinds of models, concepts, and figures."""
 
 import math
 
@@ -86,7 +86,7 @@ def test_the_entropy_of_a_word_is_that_of_scipys_gaussian() -> None:
     np.testing.assert_allclose(sentence_entropy(sigma, 7), [sum(expected)], rtol=1e-5)
 
 
-def test_information_is_the_entropy_of_the_word_minus_what_is_left_of_it() -> None:
+def test_information_is_the_entropy_of_the_word_minus_its_conditional_entropy() -> None:
     sigma = torch.tensor([[0.1, 2.0]])
     difference = word_entropy(torch.full((1, 2), 3.0), 7) - word_entropy(sigma, 7)
     torch.testing.assert_close(word_information(sigma, 7, deviation=3.0), difference)
@@ -98,7 +98,7 @@ def test_a_curve_averages_words_and_leaves_padding_out() -> None:
     assert layer_curve(values, mask).tolist() == [3.0, 4.0]
 
 
-def test_a_convolution_an_lstm_and_a_transformer_stand_side_by_side() -> None:
+def test_a_convolution_an_lstm_and_a_transformer_can_be_compared() -> None:
     x = draw(3, 6, 8)
     models = {"CNN": convolution_phis(), "LSTM": recurrent_phis(), "Transformer": transformer_phis()}
     curves = {}
@@ -124,7 +124,7 @@ def test_a_sentence_that_has_ended_keeps_its_last_state() -> None:
     torch.testing.assert_close(sigma[2, 2, :3], sigma[2, 5, :3])
 
 
-def test_concepts_are_told_apart_and_the_classifier_is_the_minimum_of_its_loss() -> None:
+def test_concepts_are_classified_and_the_classifier_minimises_its_loss() -> None:
     x = torch.cat([draw(40, 4) + 1.5, draw(40, 4, seed=1) - 1.5])
     concept = torch.arange(80) // 40
     classifier = fit_concept_classifier(x, concept, penalty=0.1)
@@ -163,7 +163,7 @@ def test_concepts_without_words_are_refused() -> None:
         fit_concept_classifier(torch.zeros(0, 4), torch.zeros(0, dtype=torch.long))
 
 
-def test_a_heat_map_has_a_row_a_layer_a_column_a_word_and_a_colour_bar() -> None:
+def test_a_heat_map_has_a_row_per_layer_a_column_per_word_and_a_colour_bar() -> None:
     axes, bar = plot_layers(np.arange(6.0).reshape(2, 3), ["a", "b", "c"], ["first", "second"]).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]

@@ -1,4 +1,4 @@
-"""The class people know: its README's toy, its report, its figure, and the inputs that used to break it."""
+"""The published interface: the toy example of its README, its report, its figure, and invalid inputs."""
 
 import math
 import subprocess
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_sigma_whatever_the_global_generator_does()
     assert not np.array_equal(sigma[0], sigma[2])
 
 
-def test_no_iteration_gives_the_starting_sigma_and_a_report_that_says_so() -> None:
+def test_without_iterations_sigma_is_the_start_and_not_converged() -> None:
     interpreter = Interpreter(draw(5, 32), toy_phi)
     before = interpreter.get_sigma()
     report = interpreter.optimize(0)
@@ -103,7 +103,7 @@ def test_the_loss_is_that_of_the_solver_on_average_and_has_a_gradient() -> None:
     assert 0 < gradient.abs().max() < 0.005
 
 
-def test_the_sum_of_the_paper_is_offered_beside_the_mean_of_the_code() -> None:
+def test_the_sum_of_the_paper_and_the_mean_of_the_code_are_both_available() -> None:
     x = draw(5, 64) / 10
     paper, code = Interpreter(x, toy_phi, reduction="sum"), Interpreter(x, toy_phi, rate=0.5)
     paper.optimize(), code.optimize()
@@ -185,7 +185,7 @@ def test_a_scalar_phi_is_explained_too() -> None:
     np.testing.assert_allclose(ratio / ratio.mean(), 1, rtol=0.1)
 
 
-def test_the_figure_has_one_label_a_word_numbers_without_words_and_a_colour_bar() -> None:
+def test_the_figure_has_one_label_per_word_or_number_and_a_colour_bar() -> None:
     interpreter = Interpreter(draw(5, 8), toy_phi, words=["price", "of", "$5", "not", "$10"])
     strip, bar = interpreter.visualize().axes
     assert [label.get_text() for label in strip.get_xticklabels()] == ["price", "of", r"\$5", "not", r"\$10"]
@@ -244,6 +244,6 @@ def test_regularization_builds_no_graph() -> None:
     assert calculate_regularization([draw(5, 8), draw(5, 8, seed=1)], lambda x: weights @ x).shape == (8,)
 
 
-def test_the_names_people_know_are_at_the_front_door() -> None:
+def test_the_published_names_are_names_of_the_package() -> None:
     assert diffmask.Interpreter is Interpreter
     assert diffmask.calculate_regularization is calculate_regularization

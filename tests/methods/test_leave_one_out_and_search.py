@@ -1,4 +1,4 @@
-"""Leaving tokens out, one at a time and in sets."""
+"""Leave-one-out, subset search and greedy search."""
 
 from itertools import combinations
 
@@ -122,14 +122,14 @@ def search(method: SubsetSearch, task: LookupTask) -> SubsetSearchExplainer:
 def test_all_smallest_sets_are_found_and_shared_among_their_tokens() -> None:
     task = LookupTask(5, either(5, (0, 1), (1, 3)))
     explainer = search(SubsetSearch(), task)
-    (found,) = explainer.search(task.data["test"])
-    assert found.sets == ((0, 1), (1, 3))
-    assert found.complete
-    assert found.evaluated == 5 + 10
+    (result,) = explainer.search(task.data["test"])
+    assert result.sets == ((0, 1), (1, 3))
+    assert result.complete
+    assert result.evaluated == 5 + 10
     torch.testing.assert_close(explainer(task.data["test"]).scores, torch.tensor([[0.5, 1.0, 0.0, 0.5, 0.0]]))
 
 
-def test_the_empty_set_is_tried_only_when_asked_for() -> None:
+def test_the_empty_set_is_a_candidate_only_on_request() -> None:
     task = LookupTask(3, {frozenset(): 1.0, frozenset([0, 1, 2]): 1.0, frozenset([2]): 1.0})
     assert search(SubsetSearch(), task).search(task.data["test"])[0].sets == ((2,),)
     explainer = search(SubsetSearch(allow_empty=True), task)
@@ -140,8 +140,8 @@ def test_the_empty_set_is_tried_only_when_asked_for() -> None:
 def test_an_outcome_that_nothing_keeps_has_no_set() -> None:
     task = LookupTask(3, {frozenset([0, 1, 2]): 1.0, frozenset([0]): 1.0}, default=1.0)
     explainer = search(SubsetSearch(), task)
-    found = explainer.search(task.data["test"], torch.zeros(1))
-    assert found[0].sets == ()
+    result = explainer.search(task.data["test"], torch.zeros(1))
+    assert result[0].sets == ()
     assert (explainer(task.data["test"], 0).scores == 0).all()
 
 
@@ -150,13 +150,13 @@ def test_beyond_the_budget_a_beam_follows_the_most_promising_sets() -> None:
     table = {frozenset(c): -0.5 for n in (1, 2) for c in combinations(range(6), n) if 0 in c}
     table |= {frozenset(c): 1.0 for n in (3, 6) for c in combinations(range(6), n) if {0, 2, 4} <= set(c)}
     task = LookupTask(6, table)
-    (found,) = search(SubsetSearch(budget=7, beam=3), task).search(task.data["test"])
-    assert found.sets == ((0, 2, 4),)
-    assert not found.complete
+    (result,) = search(SubsetSearch(budget=7, beam=3), task).search(task.data["test"])
+    assert result.sets == ((0, 2, 4),)
+    assert not result.complete
     (whole,) = search(SubsetSearch(), task).search(task.data["test"])
     assert whole.complete
-    assert whole.sets == found.sets
-    assert found.evaluated < whole.evaluated
+    assert whole.sets == result.sets
+    assert result.evaluated < whole.evaluated
 
 
 def test_a_search_over_nothing_ends() -> None:
@@ -191,7 +191,7 @@ def test_an_ordered_beam_remembers_the_better_order_of_a_set() -> None:
     assert beam.expand() == {(1, 0): 3.0, (1, 2): 3.0, (0, 2): 1.0}
 
 
-def test_greedy_search_orders_tokens_by_what_each_set_keeps_and_breaks() -> None:
+def test_greedy_search_orders_tokens_by_the_gain_of_each_set() -> None:
     # Token 1 has the largest gain alone, token 0 adds to it, and token 2 does nothing.
     table = {frozenset(): -2.0, frozenset([1]): 0.5, frozenset([0, 1]): 3.0, frozenset([1, 2]): 0.5}
     table[frozenset([0, 1, 2])] = 3.0
