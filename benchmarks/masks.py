@@ -15,12 +15,13 @@ import torch
 import diffmask as dm
 from diffmask.core.batch import Batch
 from diffmask.core.config import parse, parse_overrides
+from diffmask.core.scores import macro_f1_score
 from diffmask.methods.diffmask.base import MaskExplainer
-from diffmask.metrics.fidelity import macro_f1, under_masks
+from diffmask.metrics.fidelity import under_masks
 
 
 def measure_masks(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[float, ...]]:
-    """Return for each site: share marguments, divergence, agreement, macro-F1 before and after."""
+    """Return for each site: share masked, divergence, agreement, macro-F1 before and after."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     with torch.no_grad():
         parts = [under_masks(explainer, rows[some].trim()) for some in order.split(128)]
@@ -28,7 +29,7 @@ def measure_masks(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[floa
     for site in explainer.sites:
         table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}
         means = [table[name].mean().item() for name in ("kept", "divergence", "agreement")]
-        scores = [macro_f1(table[name], table["gold"]).item() for name in ("before", "after")]
+        scores = [macro_f1_score(table[name], table["gold"]) for name in ("before", "after")]
         rows_by_site[site] = (1 - means[0], *means[1:], *scores)
     return rows_by_site
 
@@ -48,12 +49,12 @@ def main() -> None:
     print(f"fitted in {time.perf_counter() - start:.0f} s on {torch.get_num_threads()} threads\n")
     if arguments.out:
         explainer.save_pretrained(arguments.out)
-    print("| rows | seen from | marguments | KL, nats | agreement | macro-F1 |\n|---|---|---|---|---|---|")
+    print("| rows | seen from | masked | KL, nats | agreement | macro-F1 |\n|---|---|---|---|---|---|")
     for split in ("valid", "test"):
-        for site, (marguments, caused, agreed, before, after) in measure_masks(explainer, task.data[split]).items():
+        for site, (masked, caused, agreed, before, after) in measure_masks(explainer, task.data[split]).items():
             if split == "valid" or site == explainer.sites[-1]:
                 scores = f"{100 * before:.1f} -> {100 * after:.1f}"
-                print(f"| {split} | {site} | {marguments:.1%} | {caused:.3f} | {agreed:.3f} | {scores} |", flush=True)
+                print(f"| {split} | {site} | {masked:.1%} | {caused:.3f} | {agreed:.3f} | {scores} |", flush=True)
 
 
 if __name__ == "__main__":

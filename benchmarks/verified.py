@@ -58,9 +58,9 @@ class Texts:
         """Read `count` texts of a split, spread evenly."""
         total = len(task.texts[split])
         examples = [task.texts[split][number * total // count] for number in range(min(count, total))]
-        encoded = task.read(examples)
+        encoded = task.encode_examples(examples)
         read = [row_words(example, encoded, row) for row, example in enumerate(examples)]
-        answer = task.head.answer(task.logits(encoded.batch))
+        answer = task.head.distribution(task.logits(encoded.batch))
         return Texts(task, encoded.batch, [row.columns for row in read], [row.words for row in read], answer)
 
     @property

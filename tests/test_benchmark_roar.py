@@ -17,7 +17,7 @@ from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import FineTuningSource, with_new_head
+from diffmask.tasks.text.pretrained import FineTuningSource, reset_head
 from diffmask.workspace.workspace import Workspace
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 
@@ -72,8 +72,8 @@ def board(home: Path, said: list[str]) -> BenchmarkResult:
 
 def test_a_saved_classifier_knows_what_it_was_fine_tuned_from(home: Path) -> None:
     assert own(home).source == FineTuningSource(str(home / "encoder"), TUNING)
-    other = FineTuning(epochs=1)
-    assert own(home, encoder="elsewhere", tuning=other).source == FineTuningSource("elsewhere", other)
+    other = FineTuningSource("elsewhere", FineTuning(epochs=1))
+    assert own(home, source=other).source == other
 
 
 def test_trained_again_on_the_same_rows_it_is_the_same(home: Path) -> None:
@@ -122,15 +122,19 @@ def test_curves_are_drawn_of_the_score(board: BenchmarkResult) -> None:
 def test_other_choices_are_other_models(home: Path) -> None:
     digests = {
         Workspace.over(Store(home / "none"), task, 0).task_digest()
-        for task in (own(home), own(home, tuning=FineTuning(epochs=1)), own(home, encoder=home / "clf"))
+        for task in (
+            own(home),
+            own(home, source=FineTuningSource(tuning=FineTuning(epochs=1))),
+            own(home, source=FineTuningSource(home / "clf")),
+        )
     }
     assert len(digests) == 3
 
 
-def test_a_classifier_of_unknown_origin_begins_with_its_body(home: Path) -> None:
+def test_a_classifier_of_unknown_encoder_begins_with_its_body(home: Path) -> None:
     task = own(home)
     with pytest.warns(TrainingWarning, match="name the encoder"):
-        fresh = with_new_head(task.model, seed=0)
+        fresh = reset_head(task.model, seed=0)
     same = {name: bool((value == fresh.state_dict()[name]).all()) for name, value in task.model.state_dict().items()}
     assert same.pop("classifier.weight") is False
     same.pop("classifier.bias")
@@ -141,7 +145,7 @@ def test_a_model_without_a_body_begins_anew() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(9, 4), torch.nn.Linear(4, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        fresh = with_new_head(model, seed=0)
+        fresh = reset_head(model, seed=0)
     pairs = zip(model.parameters(), fresh.parameters(), strict=True)
     assert not any(bool((one == other).all()) for one, other in pairs)
 
@@ -151,7 +155,7 @@ def test_an_encoder_of_another_vocabulary_is_refused(home: Path, tmp_path: Path)
     tokenizer = word_pieces()
     tokenizer.add_tokens(["newest"])
     tokenizer.save_pretrained(tmp_path)
-    task = own(home, encoder=tmp_path)
+    task = own(home, source=FineTuningSource(tmp_path))
     with pytest.raises(InputError, match="another vocabulary"):
         task.retrain(task.data, seed=0)
 

@@ -127,7 +127,7 @@ def test_a_pairs_words_know_their_segment() -> None:
 
 
 def test_a_long_text_in_overlapping_rows_is_one_explanation() -> None:
-    encoding = TextEncodingConfig(long="stride", overlap=2)
+    encoding = TextEncodingConfig(long_texts="stride", overlap=2)
     task = TextClassification(tiny_model("bert"), word_pieces(max_tokens=8), train=ROWS * 4, encoding=encoding)
     explainer = FIT.fit(task)
     text = "the film is good but the plot is bad and dull"

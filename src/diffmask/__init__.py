@@ -38,6 +38,8 @@ _HOMES = {
     "TextClassificationConfig": "tasks.text.configs",
     "FineTunedClassificationConfig": "tasks.text.configs",
     "FineTuning": "tasks.text.finetuning",
+    "FineTuningSource": "tasks.text.pretrained",
+    "load_classifier": "tasks.text.pretrained",
     "DiffMask": "methods.diffmask.gated",
     "NestedDiffMask": "methods.diffmask.nested",
     "SurrogateMask": "methods.diffmask.surrogate",

@@ -12,7 +12,7 @@ from diffmask.datasets import sentiment as imdb
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.tasks.bilstm.config import preset
+from diffmask.tasks.bilstm.config import find_preset
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 NOTES = """ROW_ID,SUBJECT_ID,HADM_ID,CHARTDATE,CATEGORY,DESCRIPTION,TEXT
@@ -57,7 +57,7 @@ def test_anemia_is_acute_or_chronic_but_not_both(hospital: Path) -> None:
 
 
 def test_notes_become_words(hospital: Path) -> None:
-    found = preset("mimic-diabetes").load(hospital)
+    found = find_preset("mimic-diabetes").load(hospital)
     words = {word for text in (*found.train, *found.valid, *found.test) for word in text.words}
     assert {"<de>", "[DIGITS]", "seen"} <= words
     assert "----" not in words
@@ -99,5 +99,5 @@ def test_the_shared_reviews_are_read() -> None:
 def test_the_treebank_for_words_has_the_published_sizes() -> None:
     if not (SHARED / "sst").is_dir():
         pytest.skip("there is no sst in the data folder; set DIFFMASK_DATA")
-    found = preset("sst").load(SHARED / "sst")
+    found = find_preset("sst").load(SHARED / "sst")
     assert [len(split) for split in found.splits().values()] == [6579, 848, 1776]

@@ -64,7 +64,7 @@ def test_after_masked_fine_tuning_masked_texts_are_less_out_of_distribution() ->
     for masked in (0.0, 0.5):
         task = copy_task(TransformerTask())
         task.data = {**task.data, "valid": task.data["test"]}
-        FineTuning(epochs=10, batch_size=24, learning_rate=5e-3, masked=masked).fine_tune(task, seed=0)
+        FineTuning(epochs=10, batch_size=24, learning_rate=5e-3, masked_fraction=masked).fine_tune(task, seed=0)
         excess[masked] = measure_masking_shift(task, task.data["train"]).excess_loss
     assert excess[0.5] < 0.3 < excess[0.0]
     assert task.trained_with_masks
@@ -75,7 +75,7 @@ def test_without_a_mask_token_there_is_no_masked_fine_tuning(tmp_path: Path) -> 
     task.mask_token = None
     task.data = {**task.data, "valid": task.data["test"]}
     with pytest.raises(TaskError, match="cannot be fine-tuned on masked texts"):
-        FineTuning(epochs=1, masked=0.5).fine_tune(task, seed=0)
+        FineTuning(epochs=1, masked_fraction=0.5).fine_tune(task, seed=0)
 
 
 @pytest.mark.parametrize(

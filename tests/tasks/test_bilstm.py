@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import target_score
+from diffmask.core.scores import auroc_score, macro_f1_score
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.datasets import babi
@@ -23,8 +24,8 @@ from diffmask.methods.gradients import Gradient, state_gradient
 from diffmask.tasks.bilstm.config import BiLSTMConfig
 from diffmask.tasks.bilstm.lstm import bidirectional_states
 from diffmask.tasks.bilstm.model import BiLSTMEncoder, PairBiLSTM, SingleBiLSTM
-from diffmask.tasks.bilstm.task import BiLSTMClassification, auroc, encode, macro_f1
-from diffmask.tasks.bilstm.training import batches_of_any_length, batches_of_one_length, loader_draws
+from diffmask.tasks.bilstm.task import BiLSTMClassification, encode
+from diffmask.tasks.bilstm.training import batches_of_any_length, batches_of_one_length, draw_loader_seed
 
 Cut = Callable[[Batch, int, torch.Generator], Iterator[Batch]]
 SMALL = BiLSTMConfig(data="babi-1", rows=120, epochs=1)
@@ -49,7 +50,7 @@ def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
     packed, (last, _) = whole(pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False))
     expected, _ = pad_packed_sequence(packed, batch_first=True)
     torch.testing.assert_close(states[present], expected[present])
-    torch.testing.assert_close(encoder.ends(states, present), torch.cat([last[0], last[1]], dim=-1))
+    torch.testing.assert_close(encoder.last_states(states, present), torch.cat([last[0], last[1]], dim=-1))
 
 
 def parameters(model: nn.Module) -> int:
@@ -110,7 +111,7 @@ def test_a_seed_sees_the_published_batches() -> None:
         for published, own in zip(shuffled, batches, strict=True):
             assert own.target.tolist() == published.tolist()
         iter(validation)
-        loader_draws(source)
+        draw_loader_seed(source)
 
 
 def test_an_epoch_draws_what_the_published_loaders_drew() -> None:
@@ -242,5 +243,9 @@ def test_unknown_words_may_be_masked_and_have_one_number() -> None:
 def test_scores_are_those_of_scikit_learn() -> None:
     source = generator(0)
     logits, target = torch.randn(50, 2, generator=source), torch.randint(2, (50,), generator=source)
-    assert macro_f1(logits, target) == pytest.approx(f1_score(target, logits.argmax(1), average="macro"))
-    assert auroc(logits, target) == pytest.approx(roc_auc_score(target, logits[:, 1] - logits[:, 0]))
+    assert macro_f1_score(logits.argmax(1), target) == pytest.approx(
+        f1_score(target, logits.argmax(1), average="macro")
+    )
+    assert auroc_score(logits[:, 1] - logits[:, 0], target) == pytest.approx(
+        roc_auc_score(target, logits[:, 1] - logits[:, 0])
+    )

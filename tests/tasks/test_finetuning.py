@@ -67,7 +67,7 @@ def test_what_is_saved_is_a_classifier_for_transformers_and_for_us(task: TextCla
 
 def test_a_task_knows_whether_its_model_was_trained_with_masks(folder: Path, tmp_path: Path) -> None:
     assert not recipe(folder).build(seed=0).trained_with_masks
-    trained = replace(recipe(folder), masked=0.5, epochs=1).load(seed=0)
+    trained = replace(recipe(folder), masked_fraction=0.5, epochs=1).load(seed=0)
     assert trained.trained_with_masks
     assert isinstance(trained, TextClassification)
     trained.save_pretrained(tmp_path)
@@ -90,7 +90,7 @@ def test_numbers_can_be_learned_too(folder: Path, tmp_path: Path) -> None:
     lines = [f"{filler} {word},{float(label == 'yes')}" for filler in FILLERS for word, label in WORDS.items()]
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.csv").write_text("text,label\n" + "\n".join(lines * 4) + "\n")
-    task = replace(recipe(folder), data=str(tmp_path), answers="numbers", epochs=12).load(seed=0)
+    task = replace(recipe(folder), data=str(tmp_path), problem_type="regression", epochs=12).load(seed=0)
     assert task.data["train"].target.unique().tolist() == [0.0, 1.0]
     assert task.score(task.data["test"]) > 0.5
 

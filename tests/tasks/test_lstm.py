@@ -39,7 +39,7 @@ def test_states_and_slopes_are_those_of_torch(
 ) -> None:
     ours = bidirectional_states(*ways, embedded, LENGTH)
     found = slope(ours, embedded)
-    monkeypatch.setattr(lstm, "compiles", lambda: False)
+    monkeypatch.setattr(lstm, "has_numba", lambda: False)
     theirs = bidirectional_states(*ways, embedded, LENGTH)
     torch.testing.assert_close(ours[PRESENT], theirs[PRESENT], rtol=1e-5, atol=2e-6)
     torch.testing.assert_close(found, slope(theirs, embedded), rtol=1e-4, atol=2e-5)

@@ -136,7 +136,7 @@ def test_a_numbers_divergence_is_half_the_squared_change() -> None:
     moved = (task.predict(batch).mean - changed.mean).squeeze(-1)
     assert torch.allclose(divergence(task.predict(batch), changed), moved**2 / 2, atol=1e-5)
     assert batch.target.tolist() == [[2.5], [-1.0]]
-    predicted = task.predictions(task.predict(batch))[0]
+    predicted = task.head.predictions(task.predict(batch))[0]
     assert predicted.probability is None
     assert float(predicted.label) == pytest.approx(float(task.logits(batch)[0]), rel=1e-3)
 
@@ -163,7 +163,7 @@ def test_a_long_text_is_cut_with_a_warning_or_becomes_rows_that_overlap() -> Non
     with pytest.warns(InputWarning, match="1 of 2 texts have more than 8 tokens"):
         task = TextClassification(model, tokenizer, train=["good", text])
     assert task.data["train"].tokens.shape == (2, 8)
-    encoding = TextEncodingConfig(long="stride", overlap=2)
+    encoding = TextEncodingConfig(long_texts="stride", overlap=2)
     rows = TextClassification(model, tokenizer, train=["good", text], encoding=encoding).describe
     batch = TextClassification(model, tokenizer, train=["good", text], encoding=encoding).data["train"]
     assert [" ".join(row[1:-1]) for row in rows(batch)] == [

@@ -109,7 +109,7 @@ def test_sentences_can_be_verified_in_place_of_words(explanations: list[Explanat
 
 
 def test_a_long_text_that_is_read_as_several_rows_is_verified_as_one() -> None:
-    reading = TextEncodingConfig(max_tokens=8, long="stride", overlap=2)
+    reading = TextEncodingConfig(max_tokens=8, long_texts="stride", overlap=2)
     task = TextClassification(tiny_model("bert"), word_pieces(), train=ROWS * 4, encoding=reading)
     explanation = Gradient().fit(task)(TEXTS[0])
     assert explanation.verified

@@ -16,7 +16,7 @@ def train(
     force: Force = False,
     choices: Annotated[
         list[str] | None,
-        overrides("Options of the training, such as epochs=2, rows=2000, label_column=stars, masked=0.5."),
+        overrides("Options of the training, such as epochs=2, rows=2000, label_column=stars, masked_fraction=0.5."),
     ] = None,
 ) -> None:
     """Fine-tune an encoder on labelled texts, and save the epoch with the best validation score.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
@@ -13,6 +13,7 @@ from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.distributions import agreement, divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, Method
 from diffmask.core.resources import AdaptiveBatchSize
+from diffmask.core.scores import macro_f1_score
 from diffmask.methods.diffmask.base import MaskExplainer, binarize
 from diffmask.metrics.base import Metric, record_of
 from diffmask.results.records import Record
@@ -48,8 +49,8 @@ class Fidelity(Metric):
                 yield record_of(workspace, method, explained, site, metric, table[metric])
             if "gold" in table:
                 for metric in ("before", "after"):
-                    score = macro_f1(table[metric], table["gold"])
-                    yield record_of(workspace, method, explained, site, f"f1_{metric}", score[None])
+                    score = macro_f1_score(table[metric], table["gold"])
+                    yield record_of(workspace, method, explained, site, f"f1_{metric}", torch.tensor([score]))
 
 
 def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
@@ -72,16 +73,3 @@ def _decisions(answer: Distribution, masked: Distribution, batch: Batch) -> Tabl
     if not isinstance(answer, Categorical):
         return {}
     return {"before": predicted_outcome(answer), "after": predicted_outcome(masked), "gold": batch.target}
-
-
-def macro_f1(decided: Int[Tensor, " row"], gold: Int[Tensor, " row"]) -> Float[Tensor, ""]:
-    """Mean over the classes that occur of 2 TP / (2 TP + FP + FN); rows without a label do not count.
-
-    >>> macro_f1(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
-    tensor(0.6667)
-    """
-    decided, gold = decided[gold >= 0], gold[gold >= 0]
-    classes = torch.cat([decided, gold]).unique()
-    right = torch.stack([((decided == one) & (gold == one)).sum() for one in classes])
-    named = torch.stack([(decided == one).sum() + (gold == one).sum() for one in classes])
-    return (2 * right / named).mean()

@@ -55,7 +55,7 @@ class MaskingShift:
             f"masked texts are out of distribution for this model: with {self.shares[worst]:.0%} of the tokens erased "
             f"at random its log-loss is {self.loss[worst]:.2f} nats ({self.prior_loss:.2f} for predicting the label "
             f"frequencies) at a confidence of {self.confidence[worst]:.0%}. Part of the effect of erasing words may be "
-            "due to this. Fine-tuning with masked=0.5 makes a model that knows masked texts"
+            "due to this. Fine-tuning with masked_fraction=0.5 makes a model that knows masked texts"
         )
 
 

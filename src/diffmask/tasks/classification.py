@@ -1,4 +1,4 @@
-"""A Hugging Face sequence classifier on texts or pairs of texts: the reader's own model, left as it was found."""
+"""Task of a Hugging Face sequence classifier on texts or pairs of texts."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -12,16 +12,15 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, map_by_length
 from diffmask.core.capabilities import Retrainable, RowText, require_labels
-from diffmask.core.distributions import logits as numbers_of
-from diffmask.core.hooks import Edit, frozen, remove_added_hooks
+from diffmask.core.distributions import logits as distribution_logits
+from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example, Source, read_examples
 from diffmask.errors import InputWarning, TaskError
-from diffmask.explanation.explanation import Explanation, Prediction
+from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncoder, TextEncodingConfig, add_evidence
 from diffmask.tasks.text.explain import explain_examples, row_words
-from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.heads import head_of
 from diffmask.tasks.text.inspection import find_padding, find_sites
 from diffmask.tasks.text.partial_forward import find_partial_forward
@@ -38,13 +37,19 @@ DEFAULT_ENCODING = TextEncodingConfig()
 
 
 class TextClassification(Task, RowText, Retrainable):
-    """A classifier, its tokenizer and its texts; the sites are found by watching the model run.
+    """Classifier with its tokenizer and its texts; the sites are found by running the model.
 
-    While the model runs here it is in eval mode and asks for no gradients; after each pass every module's mode and
-    every parameter's `requires_grad` are as they were. Its weights are never changed.
+    The model is in eval mode and requires no gradients while it runs here. After each pass the mode of every module
+    and `requires_grad` of every parameter are restored. The weights never change.
 
-    ROAR trains models like it: `encoder` names what it was fine-tuned from, and `tuning` how; a classifier made by
-    `diffmask train` knows both.
+    Args:
+        model: The classifier, or its folder or hub id. A model whose repository contains Python code of its own is
+            loaded with `load_classifier(name, trust_remote_code=True)` and passed as a module.
+        tokenizer: The model's fast tokenizer; needed only if `model` is a module.
+        train, valid, test: Texts of each split: a path, columns or rows.
+        encoding: Columns of the tables and the tokenization of the texts.
+        source: Encoder and hyperparameters from which ROAR retrains the classifier; a classifier that
+            `diffmask train` saved states its own.
     """
 
     model: Any
@@ -58,130 +63,128 @@ class TextClassification(Task, RowText, Retrainable):
         valid: Source | None = None,
         test: Source | None = None,
         encoding: TextEncodingConfig = DEFAULT_ENCODING,
-        encoder: str | Path | None = None,
-        tuning: FineTuning | None = None,
+        source: FineTuningSource | None = None,
     ) -> None:
-        found, self.tokenizer = load_classifier(model, tokenizer)
-        noted = FineTuningSource.of(found.config)
-        self.source = FineTuningSource(str(encoder) if encoder else noted.encoder, tuning or noted.tuning)
-        self.text_encoder = TextEncoder(self.tokenizer, encoding, max_input_tokens(found, self.tokenizer))
-        self.head = head_of(found.config)
+        classifier, self.tokenizer = load_classifier(model, tokenizer)
+        stated = FineTuningSource.of(classifier.config)
+        self.source = source or stated
+        # `diffmask train` states how it fine-tuned the model; a source that is given is for retraining only.
+        self.trained_with_masks = stated.tuning.masked_fraction > 0
+        self.text_encoder = TextEncoder(self.tokenizer, encoding, max_input_tokens(classifier, self.tokenizer))
+        self.head = head_of(classifier.config)
         self.mask_token = self.tokenizer.mask_token_id
-        # The model's own config says how `diffmask train` fine-tuned it; options for retraining do not count.
-        self.trained_with_masks = noted.tuning.masked > 0
         self.pad_token = self.tokenizer.pad_token_id
-        embedding = token_embedding(found)
-        self.device = embedding.weight.device
-        with frozen(found):
-            depth = getattr(found.config, "num_hidden_layers", None)
-            places = find_sites(found, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids)), depth)
-            self.partial_forward = find_partial_forward(
-                found, places, embedding, lambda ids: _bare_logits(found, ids, torch.ones_like(ids))
-            )
-            self.padding = find_padding(
-                lambda ids, present: _bare_logits(found, ids, present.long()),
-                self.pad_token,
-                len(embedding.weight),
-                self.device,
-            )
-            super().__init__(found, places, {})
-        # Padding on the left is found by sorting tokens: a hole in a row would move to its front.
+        self.device = token_embedding(classifier).weight.device
+        with frozen(classifier):
+            super().__init__(classifier, self._inspect(classifier), {})
+        # Left padding is a sort of the tokens by presence: a token hidden inside a row would move to its front.
         self.attention_masked = not self.padding.left
         self.texts: dict[str, list[Example]] = {}
-        """The text that each row of a split was read from."""
-        for split, source in (("train", train), ("valid", valid), ("test", test)):
-            if source is not None:
-                listed = list(read_examples(source, encoding))
-                encoded = self.read(listed)
+        """Text of each row by split."""
+        for split, rows in (("train", train), ("valid", valid), ("test", test)):
+            if rows is not None:
+                examples = list(read_examples(rows, encoding))
+                encoded = self.encode_examples(examples)
                 self.data[split] = encoded.batch
-                self.texts[split] = [listed[number] for number in encoded.sources]
+                self.texts[split] = [examples[index] for index in encoded.sources]
+
+    def _inspect(self, model: Any) -> dict[str, Site]:
+        """Return the sites; set the padding side and the partial forward passes."""
+        embedding = token_embedding(model)
+
+        def logits(ids: Tensor, present: Tensor) -> Tensor:
+            return model(input_ids=ids, attention_mask=present.long()).logits
+
+        def unpadded(ids: Tensor) -> Tensor:
+            return logits(ids, torch.ones_like(ids))
+
+        sites = find_sites(model, embedding, unpadded, getattr(model.config, "num_hidden_layers", None))
+        self.partial_forward = find_partial_forward(model, sites, embedding, unpadded)
+        self.padding = find_padding(logits, self.pad_token, len(embedding.weight), self.device)
+        return sites
 
     def load(self, source: Source) -> Batch:
-        """A data set as a batch."""
-        return self.read(read_examples(source, self.text_encoder.config)).batch
+        """Return the texts and labels of a path, columns or rows as a batch."""
+        return self.encode_examples(read_examples(source, self.text_encoder.config)).batch
 
     def encode(self, texts: Iterable[str | tuple[str, str]]) -> Batch:
-        """Texts, or pairs of texts, as a batch without labels."""
-        return self.read(_unlabelled(text) for text in texts).batch
+        """Return texts, or pairs of texts, as a batch without labels."""
+        return self.encode_examples(_unlabelled(text) for text in texts).batch
 
-    def read(self, rows: Iterable[Example]) -> EncodedBatch:
-        """Examples as a batch, with what leads back to the texts."""
-        listed = list(rows)
-        sources, encodings = self.text_encoder.encode(listed)
-        target = self.head.targets([listed[number].label for number in sources])
+    def encode_examples(self, rows: Iterable[Example]) -> EncodedBatch:
+        """Return examples as a batch with the mapping from its rows back to the texts."""
+        examples = list(rows)
+        sources, encodings = self.text_encoder.encode(examples)
+        target = self.head.targets([examples[index].label for index in sources])
         batch = self.text_encoder.batch(encodings, target, self.device)
-        return EncodedBatch(add_evidence(batch, listed, sources, encodings), sources, encodings)
+        return EncodedBatch(add_evidence(batch, examples, sources, encodings), sources, encodings)
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
-        """The answer with some sites edited; edits see rows padded on the right, wherever the model pads."""
-        around = {name: self.padding.around(edit, batch.present) for name, edit in (edits or {}).items()}
-        return super().predict(batch, around)
+        """Run the model with some sites edited; edits always receive rows padded on the right."""
+        adapted = {name: self.padding.adapt_edit(edit, batch.present) for name, edit in (edits or {}).items()}
+        return super().predict(batch, adapted)
 
     def resume(
         self, batch: Batch, states: Mapping[str, Float[Tensor, "row token width"]], edits: Mapping[str, Edit]
     ) -> Distribution:
-        """The answer with some sites edited, given the clean states: blocks below the first of them are skipped."""
+        """Return what `predict` returns, given the unmodified states; blocks below the first edit are skipped."""
         first = min(edits, key=self.sites.index)
         edit = edits[first]
         with self.partial_forward.to(self.model, first):
             return self.predict(batch, {**edits, first: lambda _: edit(states[first])})
 
     def forward(self, batch: Batch) -> Distribution:
-        """One pass of the classifier, frozen."""
+        """Run the frozen classifier."""
         with frozen(self.model):
             return self.forward_train(batch)
 
     def forward_train(self, batch: Batch) -> Distribution:
-        """One pass of the classifier in whatever mode it is."""
-        return self.head.answer(self.model(**self._inputs(batch)).logits.float())
+        """Run the classifier in its current mode."""
+        return self.head.distribution(self.model(**self._inputs(batch)).logits.float())
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        known = {name: value for name, value in batch.token_inputs.items() if name != EVIDENCE}
-        named = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **known}
-        return {name: self.padding.to_model(value, batch.present) for name, value in named.items()}
+        token_inputs = {name: value for name, value in batch.token_inputs.items() if name != EVIDENCE}
+        inputs = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **token_inputs}
+        return {name: self.padding.to_model(value, batch.present) for name, value in inputs.items()}
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
-        """The weights of every block, by the kernel that keeps them."""
+        """Return the attention weights of every block, computed by the eager kernel."""
         with frozen(self.model), remove_added_hooks(self.model), eager_attention(self.model):
-            found = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
-        if not found or any(weights is None for weights in found):
+            attentions = getattr(self.model(**self._inputs(batch), output_attentions=True), "attentions", None)
+        if not attentions or any(weights is None for weights in attentions):
             raise TaskError(
                 f"{type(self.model).__name__} gave no attention weights; load it with "
                 'from_pretrained(..., attn_implementation="eager"): the faster kernels never hold them'
             )
-        return self.padding.from_model(torch.stack(found, dim=1), batch.present)
+        return self.padding.from_model(torch.stack(attentions, dim=1), batch.present)
 
     def roar_maskable(self, batch: Batch) -> Bool[Tensor, "row token"]:
-        """The first text of a pair: words up to the first gap between them."""
+        """Return the maskable tokens of the first text: those before the first gap between maskable tokens."""
         starts = batch.maskable & ~batch.maskable.roll(1, dims=1)
         return batch.maskable & (starts.cumsum(dim=1) == 1)
 
     @torch.no_grad()
     def logits(self, batch: Batch, rows_at_once: int = 128) -> Float[Tensor, "row output"]:
-        """The classifier's own numbers, computed in order of length."""
-        return map_by_length(lambda part: numbers_of(self.predict(part)), batch, rows_at_once)
+        """Return the logits of all rows, computed on rows of similar length."""
+        return map_by_length(lambda rows: distribution_logits(self.predict(rows)), batch, rows_at_once)
 
     def score(self, batch: Batch) -> float:
-        """Accuracy; for labels the share of right decisions, for numbers R squared."""
-        return self.head.score(self.head.answer(self.logits(batch)), batch.target)
+        """Score the labelled rows: accuracy, the fraction of correct labels, or R squared."""
+        return self.head.score(self.head.distribution(self.logits(batch)), batch.target)
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
-        """Whether each decision is right; numbers have no such parts."""
-        return self.head.per_example_score(self.head.answer(self.logits(batch)), batch.target)
+        """Return 1 for each correct row; None for a regression, whose score is not a mean over rows."""
+        return self.head.per_example_score(self.head.distribution(self.logits(batch)), batch.target)
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
-        """What people marked, in data that has such marks."""
+        """Return the human rationales of a data set that has them."""
         if EVIDENCE not in batch.token_inputs:
             raise TaskError("these texts have no known truth; use a data set with rationales, such as ERASER's")
         return batch.token_inputs[EVIDENCE]
 
-    def predictions(self, answer: Distribution) -> list[Prediction]:
-        """Each row's answer for people."""
-        return self.head.predictions(answer)
-
     def explain(self, explainer: Any, inputs: Any, *, verify: bool = True) -> Explanation | list[Explanation]:
-        """Explain a text or a pair `(first, second)`; a list of them gives a list.
+        """Return the explanation of a text or a pair `(first, second)`; of a list of them, a list.
 
         By default the words that are enough are searched for and verified on the model; `verify=False` takes one
         forward pass and predicts them.
@@ -192,57 +195,54 @@ class TextClassification(Task, RowText, Retrainable):
 
     @property
     def training_choices(self) -> Mapping[str, Any]:
-        """The encoder, and how it is fine-tuned."""
+        """Encoder and hyperparameters of the fine-tuning."""
         return self.source.to_dict()
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextClassification":
-        """A new head on the encoder, or on its own body where none is known, fine-tuned on other rows."""
+        """Fine-tune the encoder with a new head on other rows; without an encoder, the classifier's own body."""
         require_labels(self, data)
-        model = self.source.untrained(self.model, self.tokenizer, self.head.names, seed)
-        task = TextClassification(model, self.tokenizer, encoding=self.text_encoder.config)
-        task.source, task.data = self.source, data
+        model = self.source.untrained_copy(self.model, self.tokenizer, self.head.names, seed)
+        task = TextClassification(model, self.tokenizer, encoding=self.text_encoder.config, source=self.source)
+        task.data = data
         self.source.tuning.fine_tune(task, seed)
         return task
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the classifier and its tokenizer as `transformers` loads them."""
+        """Save the classifier and its tokenizer in the format of `transformers`."""
         with quiet_transformers():
             self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
     def subset(self, split: str, rows: Int[Tensor, " row"]) -> "TextClassification":
-        """The same task with only some rows of a split, and their texts."""
-        found = cast(TextClassification, super().subset(split, rows))
+        """Return the task with only the given rows of a split, and their texts."""
+        task = cast(TextClassification, super().subset(split, rows))
         if split in self.texts:
-            found.texts = {**self.texts, split: [self.texts[split][row] for row in rows.tolist()]}
-        return found
+            task.texts = {**self.texts, split: [self.texts[split][row] for row in rows.tolist()]}
+        return task
 
     def read_row(self, split: str, row: int) -> ReadRow:
-        """The words of the text; of rows that were given without their texts, the word pieces."""
+        """Return the words of a row's text; the word pieces if the rows were given without texts."""
         if split not in self.texts:
             return super().read_row(split, row)
         tokens = self.data[split].tokens[row][self.data[split].present[row]].tolist()
+        text = self.texts[split][row]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", InputWarning)
-            encoded = self.read([self.texts[split][row]])
-        # A long text may have become several rows: this is the one with these tokens.
-        number = next((place for place, found in enumerate(encoded.encodings) if found.ids == tokens), None)
-        return super().read_row(split, row) if number is None else row_words(self.texts[split][row], encoded, number)
+            encoded = self.encode_examples([text])
+        # A long text may be several rows: choose the one with these tokens.
+        index = next((index for index, encoding in enumerate(encoded.encodings) if encoding.ids == tokens), None)
+        return super().read_row(split, row) if index is None else row_words(text, encoded, index)
 
     def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
-        """The names that the model's configuration gives them."""
+        """Return the names of the outcomes in the model's configuration."""
         return self.head.outcomes(target)
 
     def describe(self, batch: Batch) -> list[list[str]]:
-        """Word pieces as the tokenizer spells them."""
+        """Return the word pieces of each row."""
         return [
             self.tokenizer.convert_ids_to_tokens(row[real].tolist())
             for row, real in zip(batch.tokens, batch.present, strict=True)
         ]
-
-
-def _bare_logits(model: nn.Module, ids: Tensor, attended: Tensor) -> Tensor:
-    return model(input_ids=ids, attention_mask=attended).logits
 
 
 def _unlabelled(text: str | tuple[str, str]) -> Example:

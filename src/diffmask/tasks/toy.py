@@ -1,4 +1,4 @@
-"""The counting task whose truth is known. De Cao et al. 2020, section 4.1."""
+"""Toy task with a known ground truth: does one digit occur more often than another? De Cao et al. 2020, section 4.1."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -19,8 +19,8 @@ from diffmask.core.training import generator, minibatches, progress_bar, seeded,
 from diffmask.datasets import toy
 
 
-class Counter(nn.Module):
-    """logit = w' GRU(h_1 .. h_T), h_t = encoder([query; x_t]): the two-dimensional h_t knows whether x_t is counted."""
+class CountingGRU(nn.Module):
+    """logit = w' GRU(h_1 .. h_T), h_t = encoder([query; x_t]) in two dimensions: is x_t counted?"""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -33,9 +33,9 @@ class Counter(nn.Module):
     def forward(
         self, digits: Int[Tensor, "row token"], query: Int[Tensor, "row 2"], present: Bool[Tensor, "row token"]
     ) -> Float[Tensor, " row"]:
-        """Logit that the first query digit is counted more often than the second."""
-        asked = self.query(query).flatten(start_dim=1)[:, None].expand(-1, digits.shape[1], -1)
-        hidden = self.encoder(torch.cat([asked, self.embedding(digits)], dim=-1))
+        """Return the logit that the first query digit is counted more often than the second."""
+        question = self.query(query).flatten(start_dim=1)[:, None].expand(-1, digits.shape[1], -1)
+        hidden = self.encoder(torch.cat([question, self.embedding(digits)], dim=-1))
         states, _ = self.memory(hidden)
         # The GRU reads left to right, so its state at the last real token never saw the padding.
         last = present.sum(dim=1) - 1
@@ -43,29 +43,29 @@ class Counter(nn.Module):
 
 
 class CountingTask(Task, RowText, Retrainable):
-    """The trained counter, its two sites (`embedding`, `hidden`) and its rows."""
+    """Trained model with its rows and the sites `embedding` and `hidden`."""
 
-    def __init__(self, recipe: "ToyTaskConfig", model: Counter, data: Mapping[str, Batch]) -> None:
+    def __init__(self, config: "ToyTaskConfig", model: CountingGRU, data: Mapping[str, Batch]) -> None:
         super().__init__(model, {"embedding": Site("embedding"), "hidden": Site("encoder")}, data)
-        self.recipe = recipe
+        self.config = config
 
     def forward(self, batch: Batch) -> Bernoulli:
-        """One pass of the counter."""
+        """Run the model."""
         logit = self.model(batch.tokens, batch.inputs["query"], batch.present)
         return Bernoulli(logits=logit, validate_args=False)
 
     @torch.no_grad()
     def score(self, batch: Batch) -> float:
-        """Accuracy."""
+        """Return the accuracy."""
         return float(self.per_example_score(batch).mean())
 
     @torch.no_grad()
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"]:
-        """Whether each answer is right."""
+        """Return 1 for each correct row."""
         return ((self.forward(batch).logits > 0) == (batch.target == 1)).float()
 
     def describe(self, batch: Batch) -> list[list[str]]:
-        """Digits; those asked for are marked with `m` and `n`."""
+        """Return the digits of each row, with `=m` and `=n` at the query digits."""
         words = []
         for digits, (first, second) in zip(super().describe(batch), batch.inputs["query"].tolist(), strict=True):
             marks = {str(first): "=m", str(second): "=n"}
@@ -73,85 +73,85 @@ class CountingTask(Task, RowText, Retrainable):
         return words
 
     def example(self, batch: Batch) -> int:
-        """The published figure's kind of row: six digits, both query digits among them, the first more often."""
+        """Return a row like the published figure: six digits, both query digits among them, the first more often."""
         both = (batch.tokens[:, :, None] == batch.inputs["query"][:, None]).any(dim=1).all(dim=1)
-        wanted = both & (batch.target == 1) & (batch.present.sum(dim=1) == 6)
-        return int(wanted.float().argmax())
+        suitable = both & (batch.target == 1) & (batch.present.sum(dim=1) == 6)
+        return int(suitable.float().argmax())
 
     @torch.no_grad()
     def title(self, batch: Batch) -> str:
-        """The question and the answer's probability."""
+        """Return the question and the probability of yes."""
         first, second = batch.inputs["query"][0].tolist()
         yes = float(self.forward(batch).probs[0])
         return f"Is {first} (m) more frequent than {second} (n)? The model says yes with {yes:.3f}."
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
-        """The digits that are counted."""
+        """Return 1 for the query digits."""
         return toy.query_digits(batch)
 
     def smallest_evidence(self, batch: Batch) -> Float[Tensor, "row token"]:
-        """The first of the digits that win."""
+        """Return 1 for the first occurrence of the more frequent digit."""
         return toy.first_winning_digit(batch)
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "CountingTask":
-        """A fresh counter trained on other rows."""
-        task = CountingTask(self.recipe, self.recipe.model(seed), data)
-        self.recipe.train(task, seed)
+        """Train a fresh model on other rows."""
+        task = CountingTask(self.config, self.config.init_model(seed), data)
+        self.config.train(task, seed)
         return task
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToyTaskConfig(TaskConfig):
-    """Does the first query digit occur more often than the second?"""
+    """Counting of digits: does the first query digit occur more often than the second?"""
 
     name: ClassVar[str] = "toy"
 
     rows: int = 10_000
-    """Rows to learn from, a tenth of which choose the best epoch; as many again as that tenth are the test."""
+    """Number of training rows; a tenth of them is the validation split, and as many further rows are the test split."""
     length: int = 10
-    """Longest row, in digits."""
+    """Largest number of digits per row."""
     width: int = 64
     """Width of the embeddings and of the GRU."""
     epochs: int = 50
     batch_size: int = 128
     learning_rate: float = 1e-3
     entropy: float = 0.35
-    """Weight of the entropy over the batch's logits, which keeps logits moderate."""
+    """Weight of the entropy over the batch's logits, which limits their size."""
 
     def build(self, seed: int) -> CountingTask:
-        """Rows and an untrained counter."""
+        """Return the rows and an untrained model."""
         held_out = self.rows // 10
-        drawn = toy.sample_digits(self.rows + held_out, self.length, seed)
+        sampled = toy.sample_digits(self.rows + held_out, self.length, seed)
         data = {
-            "train": drawn[: self.rows - held_out],
-            "valid": drawn[self.rows - held_out : self.rows],
-            "test": drawn[self.rows :],
+            "train": sampled[: self.rows - held_out],
+            "valid": sampled[self.rows - held_out : self.rows],
+            "test": sampled[self.rows :],
         }
-        return CountingTask(self, self.model(seed), data)
+        return CountingTask(self, self.init_model(seed), data)
 
-    def model(self, seed: int) -> Counter:
-        """A counter as it comes from its initialisation."""
+    def init_model(self, seed: int) -> CountingGRU:
+        """Return an untrained model."""
         with seeded(seed, "toy model"):
-            return Counter(self.width)
+            return CountingGRU(self.width)
 
     @single_threaded()
     def train(self, task: Task, seed: int) -> None:
-        """Adam on cross-entropy less the batch's entropy; the epoch best on the validation rows is kept."""
+        """Minimise the cross-entropy minus the batch's entropy; keep the epoch with the best validation score."""
         model = task.model.requires_grad_(True).train()
         optimizer = torch.optim.Adam(model.parameters(), lr=self.learning_rate)
-        source = generator(seed, "toy training")
-        best, kept = -1.0, deepcopy(model.state_dict())
-        for _ in progress_bar(range(self.epochs), "train the counter"):
-            for batch in minibatches(task.data["train"], self.batch_size, source):
+        order = generator(seed, "toy training")
+        best_score, best = -1.0, deepcopy(model.state_dict())
+        for _ in progress_bar(range(self.epochs), "train the model"):
+            for batch in minibatches(task.data["train"], self.batch_size, order):
                 logit = model(batch.tokens, batch.inputs["query"], batch.present)
                 # As published, a categorical over the rows of the batch, not over the answers.
-                spread = Categorical(logits=logit, validate_args=False).entropy()
-                loss = binary_cross_entropy_with_logits(logit, batch.target) - self.entropy * spread
+                entropy = Categorical(logits=logit, validate_args=False).entropy()
+                loss = binary_cross_entropy_with_logits(logit, batch.target) - self.entropy * entropy
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
             accuracy = task.score(task.data["valid"])
-            if accuracy >= best:
-                best, kept = accuracy, deepcopy(model.state_dict())
-        model.load_state_dict(kept)
+            if accuracy >= best_score:
+                best_score, best = accuracy, deepcopy(model.state_dict())
+        model.load_state_dict(best)
         model.eval().requires_grad_(False)

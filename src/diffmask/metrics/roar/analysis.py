@@ -19,6 +19,7 @@ from torch.nn.functional import one_hot
 from diffmask.core.batch import Batch, ranking
 from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
+from diffmask.core.scores import accuracy_score
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.datasets.tokenizers import PAD
@@ -28,7 +29,7 @@ from diffmask.metrics.roar.step import Masks, Protocol, Step
 from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic
 from diffmask.report.roar import short_titles
 from diffmask.report.tables import Cell, ResultTable
-from diffmask.tasks.bilstm.task import BiLSTMClassification, accuracy
+from diffmask.tasks.bilstm.task import BiLSTMClassification
 from diffmask.workspace.workspace import Workspace
 
 Scores = Float[Tensor, "row token"]
@@ -115,7 +116,7 @@ def mask_position_leak(masks: Masks, data: Mapping[str, Batch], seed: int = 0, s
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(train @ weight, data["train"].target.long()).backward()
         optimizer.step()
-    return accuracy((test @ weight).detach(), data["test"].target.long())
+    return accuracy_score((test @ weight).argmax(dim=1), data["test"].target.long())
 
 
 def _mask_features(masked: Bool[Tensor, "row token"], batch: Batch, width: int) -> Float[Tensor, "row feature"]:
@@ -201,10 +202,10 @@ class RoarAnalysis:
             ("words in the vocabulary", len(task.vocabulary)),
             ("tokens in a training text, mean", float(lengths.mean())),
             ("parameters", sum(value.numel() for value in task.model.parameters())),
-            (f"test {task.recipe.preset.metric}", task.score(task.data["test"])),
+            (f"test {task.config.preset.metric}", task.score(task.data["test"])),
         ]
         return ResultTable(
-            name="data", title="The data and the model", headings=(task.recipe.data, "value"), rows=tuple(facts)
+            name="data", title="The data and the model", headings=(task.config.data, "value"), rows=tuple(facts)
         )
 
     def sparsity(self) -> ResultTable:

@@ -1,7 +1,4 @@
-"""The data sets that models of words are trained on, with what was published for each. Madsen et al. 2022, table 2.
-
-BiLSTMs with attention as recipes.
-"""
+"""Config of a BiLSTM with attention, and the presets of the data sets of NLP-ROAR. Madsen et al. 2022, table 2."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -31,30 +28,29 @@ from diffmask.datasets.tokenizers import (
 from diffmask.errors import InputError, TaskError, nearest
 from diffmask.tasks.bilstm.model import PairBiLSTM, SingleBiLSTM
 from diffmask.tasks.bilstm.task import BiLSTMClassification, encode
-from diffmask.tasks.bilstm.training import BiLSTMTraining, loader_draws
+from diffmask.tasks.bilstm.training import BiLSTMTraining, draw_loader_seed
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiLSTMPreset:
-    """How a data set is loaded, and the sizes and scores that belong to it."""
+    """Loader, metric, hyperparameters and sizes of one data set."""
 
     load: Callable[[Path], TokenizedData]
     tokenize: Callable[[DataSet], TokenizedData] | None = None
-    """Texts from elsewhere, as the hub, as words."""
+    """Tokenizer for texts from another source, such as the hub."""
     generate: Callable[[], TokenizedData] | None = None
-    """Rows of our own, where there are no files."""
+    """Generator of rows, for a data set that needs no files."""
     metric: Literal["accuracy", "macro-f1"]
     selection: Literal["accuracy", "auroc"]
-    """What chooses the best epoch."""
+    """Score that selects the best epoch."""
     training: BiLSTMTraining
     min_count: int = 1
-    """Texts that hold a word before it has a number of its own."""
-    size: int = 300
-    """Width of the embedding."""
-    width: int = 128
-    """Width of the LSTM, each direction."""
-    deviation: float = 1.0
-    """Standard deviation of the embedding before training."""
+    """Number of training texts that must contain a word of the vocabulary."""
+    embedding_size: int = 300
+    hidden_size: int = 128
+    """Width of the LSTM in each direction."""
+    embedding_std: float = 1.0
+    """Standard deviation of the initial embedding."""
 
 
 def _babi(task: int) -> BiLSTMPreset:
@@ -64,8 +60,8 @@ def _babi(task: int) -> BiLSTMPreset:
         metric="accuracy",
         selection="accuracy",
         training=BiLSTMTraining(epochs=100, batch_size=50, learning_rate=1e-3, patience=100, by_length=False),
-        size=50,
-        width=32,
+        embedding_size=50,
+        hidden_size=32,
     )
 
 
@@ -79,17 +75,17 @@ def _sentences(
         selection="auroc",
         training=BiLSTMTraining(epochs=8, batch_size=batch_size, learning_rate=1e-3, patience=2),
         min_count=min_count,
-        deviation=0.1,
+        embedding_std=0.1,
     )
 
 
-def _sst(found: DataSet) -> TokenizedData:
-    """Sentences of six or more words of the treebank, as it counts them."""
+def _sst(data: DataSet) -> TokenizedData:
+    """Tokenize the sentences with more than five tokens of the treebank."""
     long = {
-        name: [row for row in rows if len(row.text.split(" ")) > 5]
-        for name, rows in (("train", found.train), ("valid", found.valid), ("test", found.test))
+        split: [row for row in rows if len(row.text.split(" ")) > 5]
+        for split, rows in (("train", data.train), ("valid", data.valid), ("test", data.test))
     }
-    return tokenize_dataset(DataSet(**long, names=found.names), sst_words)
+    return tokenize_dataset(DataSet(**long, names=data.names), sst_words)
 
 
 SNLI = replace(
@@ -116,61 +112,61 @@ PRESETS = {
 }
 
 
-def preset(name: str) -> BiLSTMPreset:
-    """The data set of that name."""
+def find_preset(name: str) -> BiLSTMPreset:
+    """Return the preset of a data set."""
     if name not in PRESETS:
-        raise InputError(f"there is no data set '{name}' of words; {nearest(name, PRESETS)}")
+        raise InputError(f"there is no BiLSTM data set '{name}'; {nearest(name, PRESETS)}")
     return PRESETS[name]
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiLSTMConfig(TaskConfig):
-    """An LSTM in both directions that pools by attention, trained from nothing."""
+    """Bidirectional LSTM with attention pooling, trained from scratch."""
 
     name: ClassVar[str] = "bilstm"
     revision: ClassVar[int] = 2
 
     data: str = "babi-1"
-    """A data set's name."""
+    """Name of the data set."""
     folder: str | None = None
-    """Where its files are, or `hub:OWNER/NAME` of the Hugging Face hub; bABI is generated where none is given."""
+    """Folder of its files, or `hub:OWNER/NAME`; bABI is generated if there is none."""
     rows: int | None = None
-    """Rows of each split to use, the first ones; all where none is given."""
+    """Number of rows per split, from the first; None uses all."""
     epochs: int | None = None
-    """At most so many passes over all rows; this and what follows, where not given, as suits the data set."""
+    """Largest number of epochs; None, here and below, uses the data set's preset."""
     batch_size: int | None = None
     learning_rate: float | None = None
     patience: int | None = None
-    """Epochs without gain on validation rows after which training stops; longer where nothing was learned yet."""
+    """Epochs without improvement on the validation split before training stops, once the model has begun to learn."""
 
     @property
     def preset(self) -> BiLSTMPreset:
-        """What belongs to the data set."""
-        return preset(self.data)
+        """Preset of the data set."""
+        return find_preset(self.data)
 
     @property
     def training(self) -> BiLSTMTraining:
-        """The choices of the training."""
-        own = {name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience")}
-        return replace(self.preset.training, **{name: value for name, value in own.items() if value is not None})
+        """Hyperparameters of the training."""
+        choices = {name: getattr(self, name) for name in ("epochs", "batch_size", "learning_rate", "patience")}
+        return replace(self.preset.training, **{name: value for name, value in choices.items() if value is not None})
 
     @property
     def label(self) -> str:
-        """The data set, the model, and choices other than the usual; not where the files are."""
+        """Data set, model and the choices that differ from the defaults, without the folder."""
         return " ".join(self.panel)
 
     @property
     def panel(self) -> tuple[str, str]:
-        """The data set and the model."""
+        """Names of the data set and of the model."""
         return self.data, self.label_without("data", "folder")
 
     def dataset(self) -> TokenizedData:
-        """The texts as words."""
-        found = self._found()
-        train, valid, test = (texts[: self.rows] for texts in found.splits().values())
-        return replace(found, train=train, valid=valid, test=test)
+        """Load and tokenize the texts."""
+        data = self._load()
+        train, valid, test = (texts[: self.rows] for texts in data.splits().values())
+        return replace(data, train=train, valid=valid, test=test)
 
-    def _found(self) -> TokenizedData:
+    def _load(self) -> TokenizedData:
         if self.folder is not None and self.folder.startswith("hub:"):
             if self.preset.tokenize is None:
                 raise InputError(f"{self.data} is not read from the hub; give the folder of its files")
@@ -182,39 +178,40 @@ class BiLSTMConfig(TaskConfig):
         return self.preset.generate()
 
     def build(self, seed: int) -> BiLSTMClassification:
-        """Rows, the vocabulary of the training rows, and an untrained model."""
-        found = self.dataset()
-        vocabulary = Vocabulary.of(found.train, self.preset.min_count)
-        data = {name: encode(texts, vocabulary) for name, texts in found.splits().items()}
-        model, _ = self.init_model(len(vocabulary), len(found.names), "pair" in data["train"].inputs, seed)
-        return BiLSTMClassification(self, vocabulary, found.names, model, data)
+        """Return the rows, the vocabulary of the training rows, and an untrained model."""
+        data = self.dataset()
+        vocabulary = Vocabulary.of(data.train, self.preset.min_count)
+        batches = {split: encode(texts, vocabulary) for split, texts in data.splits().items()}
+        model, _ = self.init_model(len(vocabulary), len(data.names), "pair" in batches["train"].inputs, seed)
+        return BiLSTMClassification(self, vocabulary, data.names, model, batches)
 
     def init_model(
         self, words: int, classes: int, paired: bool, seed: int, earlier: int = 0
     ) -> tuple[SingleBiLSTM | PairBiLSTM, torch.Generator]:
-        """An untrained model, its seed's first or one after `earlier` others, and what orders the rows it learns from.
+        """Return an untrained model and the generator that orders its training rows.
 
-        Random numbers are drawn as published, in the same order from the same generators, so that a seed begins with
-        the weights that it began with there. Only the words' vectors were dealt out in an order that nobody knows.
+        `earlier` is the number of models that were initialised from the seed before. Random numbers are drawn as in
+        the published code, in the same order from the same generators, so that a seed gives the published initial
+        weights. Only the order of the words in the published vocabulary is unknown.
         """
-        chosen = self.preset
-        kind = PairBiLSTM if paired else SingleBiLSTM
-        source = np.random.RandomState(seed)
+        preset = self.preset
+        model_class = PairBiLSTM if paired else SingleBiLSTM
+        embedding_source = np.random.RandomState(seed)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            for place in range(earlier + 1):
-                for _split in range(3 if place else 0):  # Meanwhile each was read, to be masked.
-                    loader_draws(torch.default_generator)
-                drawn = source.normal(scale=chosen.deviation, size=(words - 1, chosen.size))
-                vectors = torch.from_numpy(np.vstack([np.zeros(chosen.size), drawn])).float()
-                model = kind(vectors, chosen.width, classes)
-            forward_lstm = torch.Generator().set_state(torch.get_rng_state())
-        return model, forward_lstm
+            for number in range(earlier + 1):
+                for _split in range(3 if number else 0):  # The published code reads each split to mask it.
+                    draw_loader_seed(torch.default_generator)
+                drawn = embedding_source.normal(scale=preset.embedding_std, size=(words - 1, preset.embedding_size))
+                vectors = torch.from_numpy(np.vstack([np.zeros(preset.embedding_size), drawn])).float()
+                model = model_class(vectors, preset.hidden_size, classes)
+            order = torch.Generator().set_state(torch.get_rng_state())
+        return model, order
 
     def train(self, task: Task, seed: int) -> None:
         """Train the model in place."""
         if not isinstance(task, BiLSTMClassification):
-            raise TaskError(f"{type(task).__name__} is not a task of words; build it with this recipe")
-        # The model has its first weights already: what is wanted is the generator, as it stood after them.
-        _, source = self.init_model(len(task.vocabulary), len(task.names), task.paired, seed)
-        self.training.train(task, source)
+            raise TaskError(f"{type(task).__name__} is not a BiLSTM classification; build it with this config")
+        # The model is initialised already: only the state of the generator after the initialisation is needed.
+        _, order = self.init_model(len(task.vocabulary), len(task.names), task.paired, seed)
+        self.training.train(task, order)

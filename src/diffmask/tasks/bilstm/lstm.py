@@ -1,4 +1,4 @@
-"""The states of an LSTM in both directions over rows of unequal length."""
+"""States of a bidirectional LSTM over rows of different lengths, by torch or by a compiled kernel."""
 
 from functools import cache
 from importlib.util import find_spec
@@ -13,90 +13,93 @@ Embedded = Float[Tensor, "row token size"]
 States = Float[Tensor, "row token width"]
 Length = Int[Tensor, " row"]
 
-SMALL = 64
-"""Widths up to which one row after another is faster than rows together."""
+MAX_KERNEL_WIDTH = 64
+"""Largest LSTM for which the kernel, one row after another, is faster than torch on all rows together."""
 
 
 def bidirectional_states(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded, length: Length) -> States:
-    """What the one has read up to each token from the first, and beside it the other from the row's last.
+    """Return the forward and backward hidden states of a BiLSTM, concatenated per token.
 
-    Behind a row's length the states mean nothing. By the compiled kernel where the LSTMs are frozen: it knows no slopes
-    of weights.
+    States at padding are undefined. Frozen LSTMs run in the compiled kernel, which has no gradients of the weights.
     """
-    if recurrent(forward_lstm, backward_lstm).requires_grad or not kernel_supported(forward_lstm, embedded):
-        read, _ = forward_lstm(embedded)
-        read_back, _ = backward_lstm(reverse_by_length(embedded, length))
-        return torch.cat([read, reverse_by_length(read_back, length)], dim=-1)
+    recurrent = recurrent_weights(forward_lstm, backward_lstm)
+    if recurrent.requires_grad or not kernel_supported(forward_lstm, embedded):
+        forward_states, _ = forward_lstm(embedded)
+        backward_states, _ = backward_lstm(reverse_by_length(embedded, length))
+        return torch.cat([forward_states, reverse_by_length(backward_states, length)], dim=-1)
     inputs = input_gates(forward_lstm, backward_lstm, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
-    return _Recurrence.apply(inputs, length, recurrent(forward_lstm, backward_lstm)).flatten(-2)
+    return _Recurrence.apply(inputs, length, recurrent).flatten(-2)
 
 
 def kernel_supported(lstm: nn.LSTM, inputs: Tensor) -> bool:
-    """Whether a compiled kernel serves."""
-    small = lstm.hidden_size <= SMALL and lstm.hidden_size % 4 == 0
-    return small and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and compiles()
+    """Return whether the compiled kernel can run this LSTM."""
+    small = lstm.hidden_size <= MAX_KERNEL_WIDTH and lstm.hidden_size % 4 == 0
+    return small and inputs.device.type == "cpu" and inputs.dtype == torch.float32 and has_numba()
 
 
 @cache
-def compiles() -> bool:
-    """Whether numba is installed (the extra `fast`); without it the same is computed by torch, some times slower."""
+def has_numba() -> bool:
+    """Return whether numba is installed (the extra `fast`); without it torch computes the same, but slower."""
     return find_spec("numba") is not None
 
 
 def reverse_by_length(states: States, length: Length) -> States:
-    """Each row from its own last token to its first, padding left where it is."""
-    if int(length.min()) == states.shape[1]:  # Rows of one length: the same, faster.
+    """Reverse the real tokens of each row; padding keeps its position."""
+    if int(length.min()) == states.shape[1]:  # Rows of equal length: flip is faster than gather.
         return states.flip(1)
-    place = torch.arange(states.shape[1], device=states.device)
-    order = torch.where(place < length[:, None], length[:, None] - 1 - place, place)[..., None]
+    position = torch.arange(states.shape[1], device=states.device)
+    order = torch.where(position < length[:, None], length[:, None] - 1 - position, position)[..., None]
     return states.gather(1, order.expand_as(states))
 
 
 def input_gates(
-    forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, vectors: Float[Tensor, "place size"]
-) -> Float[Tensor, "place gate"]:
-    """What vectors add to the gates of both, [way, i f z o, width] in a row."""
-    (weight, _, bias, bias_too), (back_weight, _, back_bias, back_bias_too) = (
-        forward_lstm.all_weights[0],
-        backward_lstm.all_weights[0],
-    )
-    biases = torch.cat([bias + bias_too, back_bias + back_bias_too])
-    return torch.addmm(biases, vectors, torch.cat([weight, back_weight]).T)
+    forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, vectors: Float[Tensor, "vector size"]
+) -> Float[Tensor, "vector gate"]:
+    """Return the contribution of input vectors to the gates, [direction, i f z o, width] flattened."""
+    forward_weight, _, *forward_bias = forward_lstm.all_weights[0]
+    backward_weight, _, *backward_bias = backward_lstm.all_weights[0]
+    biases = torch.cat([forward_bias[0] + forward_bias[1], backward_bias[0] + backward_bias[1]])
+    return torch.addmm(biases, vectors, torch.cat([forward_weight, backward_weight]).T)
 
 
-def recurrent(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM) -> Float[Tensor, "way gate width"]:
-    """What the states before add to the gates."""
+def recurrent_weights(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM) -> Float[Tensor, "direction gate width"]:
+    """Return the weights from the previous states to the gates."""
     return torch.stack([forward_lstm.all_weights[0][1], backward_lstm.all_weights[0][1]])
 
 
 class _Recurrence(torch.autograd.Function):
-    """From inputs [row, token, way, 4 width] to states [row, token, way, width], by the compiled kernel."""
+    """Compiled recurrence from inputs [row, token, direction, 4 width] to states [row, token, direction, width]."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, length: Tensor, weight: Tensor) -> Tensor:
         from diffmask.tasks.bilstm import lstm_kernel
 
-        row, token, way, gate = inputs.shape
-        memory = [inputs.new_zeros(row, way, token + 2, size) for size in (gate, gate // 4, gate // 4)]
-        given = arrays(inputs.contiguous(), length, weight.transpose(1, 2).contiguous())
-        lstm_kernel.read_rows(*given, lstm_kernel.LSTMTrace(*arrays(*memory)), lstm_kernel.size_of(gate // 4))
-        ctx.save_for_backward(length, weight, *memory)
-        return memory[-1][:, :, 1:-1].transpose(1, 2).contiguous()
+        row, token, direction, gate = inputs.shape
+        trace = [inputs.new_zeros(row, direction, token + 2, size) for size in (gate, gate // 4, gate // 4)]
+        arguments = as_arrays(inputs.contiguous(), length, weight.transpose(1, 2).contiguous())
+        width = lstm_kernel.width_type(gate // 4)
+        lstm_kernel.forward_rows(*arguments, lstm_kernel.LSTMTrace(*as_arrays(*trace)), width)
+        ctx.save_for_backward(length, weight, *trace)
+        return trace[-1][:, :, 1:-1].transpose(1, 2).contiguous()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         from diffmask.tasks.bilstm import lstm_kernel
 
-        length, weight, *memory = ctx.saved_tensors
-        gates, _, states = memory
-        of_states, of_gates = torch.zeros_like(states), torch.zeros_like(gates)
-        of_states[:, :, 1:-1] = slopes.transpose(1, 2)
-        of_both, size = arrays(of_states, of_gates), lstm_kernel.size_of(weight.shape[-1])
-        lstm_kernel.trace_rows_back(*arrays(length, weight), lstm_kernel.LSTMTrace(*arrays(*memory)), *of_both, size)
-        return of_gates[:, :, 1:-1].transpose(1, 2), None, None
+        length, weight, *trace = ctx.saved_tensors
+        gates, _, states = trace
+        state_gradient, gate_gradient = torch.zeros_like(states), torch.zeros_like(gates)
+        state_gradient[:, :, 1:-1] = gradient.transpose(1, 2)
+        lstm_kernel.backward_rows(
+            *as_arrays(length, weight),
+            lstm_kernel.LSTMTrace(*as_arrays(*trace)),
+            *as_arrays(state_gradient, gate_gradient),
+            lstm_kernel.width_type(weight.shape[-1]),
+        )
+        return gate_gradient[:, :, 1:-1].transpose(1, 2), None, None
 
 
-def arrays(*tensors: Tensor) -> list[Any]:
-    """The same numbers as numpy's."""
+def as_arrays(*tensors: Tensor) -> list[Any]:
+    """Return tensors as NumPy arrays that share their memory."""
     return [tensor.detach().numpy() for tensor in tensors]

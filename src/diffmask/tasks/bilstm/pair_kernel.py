@@ -1,12 +1,10 @@
-"""What the kernel of pairs works on: the model, its rows, the slopes of both, and room for the row at hand.
+"""Small BiLSTM with attention over a text and a question, compiled by numba: logits, and gradients of the loss.
 
-Whoever edits it empties `__pycache__`, as `lstm_kernel` says.
+logits = F tanh(A c + B q): q is the last states of the question, c the mean of the text's states v_t under
+alpha = softmax(w' tanh(W v_t + U q)). The forward and backward pass of a row run before the next row, so that its
+values stay in the processor's cache.
 
-A small BiLSTM of pairs with attention, row by row, compiled by numba: its answers, and the slopes of its loss.
-
-logits = F tanh(A c + B q): q the last states of the question, c the mean of the text's states v_t under
-alpha = softmax(w' tanh(W v_t + U q)). A row is answered and learned from before the next is read, so that all of it
-stays in the processor's cache.
+After a change of this file delete `__pycache__`, as for `lstm_kernel`. Names with `d_` are gradients of the loss.
 """
 
 from typing import NamedTuple
@@ -19,72 +17,74 @@ from diffmask.tasks.bilstm.lstm_kernel import (
     Floats,
     Ints,
     LSTMTrace,
-    Size,
+    WidthType,
     add_product,
     add_products,
-    compiled,
-    in_any_order,
-    memory_for,
-    read,
+    allocate_trace,
+    backward_row,
+    forward_row,
+    jit,
+    jit_reassociate,
     tanh,
-    trace_back,
 )
 
 Bools = NDArray[np.bool_]
 
 
 class Linear(NamedTuple):
-    """A weight [out, in], and the same turned."""
+    """Weight [out, in] and its transpose."""
 
     weight: Floats
     transposed: Floats
 
 
 class BiLSTMWeights(NamedTuple):
-    """An LSTM in both directions."""
+    """Weights of a bidirectional LSTM."""
 
     inputs: Floats
-    """What each word adds to the gates, [word, way, 4 width]."""
+    """Contribution of each word to the gates, [word, direction, 4 width]."""
     recurrent: Linear
-    """What the state before adds, one for each way."""
+    """Weights of the previous state, one per direction."""
 
 
 class PairWeights(NamedTuple):
-    """The model."""
+    """Weights of the model."""
 
     text: BiLSTMWeights
     question: BiLSTMWeights
     state: Linear
-    """W of the attention, one for each way."""
+    """W of the attention, one per direction."""
     attention: Linear
     """U of the attention."""
     score: Floats
-    pooled: Linear
-    asked: Linear
+    context: Linear
+    """A."""
+    question_output: Linear
+    """B."""
     answer: Linear
     attention_bias: Floats
-    """Of W and U together."""
+    """Sum of the biases of W and U."""
     combined_bias: Floats
-    """Of A and B together."""
+    """Sum of the biases of A and B."""
     answer_bias: Floats
 
 
 class RowActivations(NamedTuple):
-    """What is computed once a row, [row, ...]: from it and its slopes follow those of all weights but some."""
+    """Activations of each row and their gradients, [row, ...], from which most gradients of the weights follow."""
 
     question: Floats
     context: Floats
     combined: Floats
     """tanh(A c + B q)."""
     logits: Floats
-    of_attention: Floats
-    """Slopes of U q, already summed over tokens."""
-    of_combined: Floats
-    of_logits: Floats
+    d_attention: Floats
+    """Gradient of U q, summed over tokens."""
+    d_combined: Floats
+    d_logits: Floats
 
 
 class PairGradients(NamedTuple):
-    """The slopes of weights that every token adds to; those of LSTMs as `transposed` is laid out."""
+    """Gradients of the weights that are summed over tokens; those of LSTMs are transposed."""
 
     text_inputs: Floats
     text: Floats
@@ -95,7 +95,7 @@ class PairGradients(NamedTuple):
 
 
 class PairInputs(NamedTuple):
-    """The rows that are asked about."""
+    """Tokens of the texts and questions."""
 
     tokens: Ints
     length: Ints
@@ -105,28 +105,28 @@ class PairInputs(NamedTuple):
 
 
 class RowBuffers(NamedTuple):
-    """What is known of the row at hand."""
+    """Intermediate values of the current row."""
 
     text: LSTMTrace
-    asked: LSTMTrace
+    question: LSTMTrace
     hidden: Floats
     """tanh(W v_t + U q), [token, width]."""
     alpha: Floats
-    of_hidden: Floats
-    of_gates: Floats
-    of_states: Floats
-    asked_for: Floats
-    """U q, with the biases of the attention."""
+    d_hidden: Floats
+    d_gates: Floats
+    d_states: Floats
+    question_score: Floats
+    """U q plus the biases of the attention."""
 
 
-@compiled
-def scratch_for(tokens: int, words: int, size: Size) -> RowBuffers:
-    """Room for a text of so many tokens and a question of so many words."""
+@jit
+def allocate_buffers(tokens: int, words: int, size: WidthType) -> RowBuffers:
+    """Return uninitialised buffers for a text of `tokens` and a question of `words`."""
     width, longest = 4 * len(size), max(tokens, words)
     hidden = np.empty((tokens, width), np.float32)
     return RowBuffers(
-        memory_for(tokens, size),
-        memory_for(words, size),
+        allocate_trace(tokens, size),
+        allocate_trace(words, size),
         hidden,
         np.empty(tokens, np.float32),
         np.empty_like(hidden),
@@ -139,192 +139,204 @@ def scratch_for(tokens: int, words: int, size: Size) -> RowBuffers:
 ZERO = np.float32(0)
 
 
-@in_any_order
-def dot(left: Floats, right: Floats, count: int) -> np.float32:
-    """The sum of products."""
+@jit_reassociate
+def dot_product(left: Floats, right: Floats, count: int) -> np.float32:
+    """Return the sum of left * right over the first `count` entries."""
     total = ZERO
     for j in range(count):
         total += left[j] * right[j]
     return total
 
 
-@compiled
-def attend(model: PairWeights, length: int, attended: Bools, question: Floats, kept: RowBuffers, size: Size) -> None:
-    """Fills hidden and alpha; a token that may not be attended to has none."""
+@jit
+def attention_forward(
+    model: PairWeights, length: int, attended: Bools, question: Floats, buffers: RowBuffers, size: WidthType
+) -> None:
+    """Fill hidden and alpha; alpha is 0 for a token that is not attended."""
     width = 4 * len(size)
-    asked, alpha, states = kept.asked_for, kept.alpha, kept.text.states
+    question_score, alpha, states = buffers.question_score, buffers.alpha, buffers.text.states
     for j in range(width):
-        asked[j] = model.attention_bias[j]
-    add_product(asked, question, model.attention.transposed, 2 * width, width)
-    largest, whole = -np.inf, ZERO
+        question_score[j] = model.attention_bias[j]
+    add_product(question_score, question, model.attention.transposed, 2 * width, width)
+    largest, total_weight = -np.inf, ZERO
     for token in range(length):
         if attended[token]:
-            hidden = kept.hidden[token]
+            hidden = buffers.hidden[token]
             for j in range(width):
-                hidden[j] = asked[j]
-            for way in range(2):
-                add_product(hidden, states[way, token + 1], model.state.transposed[way], width, width)
+                hidden[j] = question_score[j]
+            for direction in range(2):
+                add_product(hidden, states[direction, token + 1], model.state.transposed[direction], width, width)
             for j in range(width):
                 hidden[j] = tanh(hidden[j])
-            alpha[token] = dot(hidden, model.score, width)
+            alpha[token] = dot_product(hidden, model.score, width)
             largest = max(largest, alpha[token])
     for token in range(length):
         alpha[token] = np.exp(alpha[token] - largest) if attended[token] else ZERO
-        whole += alpha[token]
-    if whole > 0:
+        total_weight += alpha[token]
+    if total_weight > 0:
         for token in range(length):
-            alpha[token] /= whole
+            alpha[token] /= total_weight
 
 
-@compiled
-def answer_row(
-    model: PairWeights, texts: PairInputs, row: int, kept: RowBuffers, rows: RowActivations, size: Size
+@jit
+def pair_forward_row(
+    model: PairWeights, texts: PairInputs, row: int, buffers: RowBuffers, rows: RowActivations, size: WidthType
 ) -> None:
-    """Fills the row's question, context, combined and logits."""
-    width, length, pair_length = 4 * len(size), texts.length[row], texts.pair_length[row]
+    """Fill the row's question, context, combined and logits."""
+    width, length, words = 4 * len(size), texts.length[row], texts.pair_length[row]
     question, context = rows.question[row], rows.context[row]
     combined, logits = rows.combined[row], rows.logits[row]
-    for way in range(2):
-        asked, text = model.question, model.text
-        read(way, asked.inputs, texts.pair[row], pair_length, asked.recurrent.transposed[way], kept.asked, size)
-        read(way, text.inputs, texts.tokens[row], length, text.recurrent.transposed[way], kept.text, size)
-    question[:width] = kept.asked.states[0, pair_length]
-    question[width:] = kept.asked.states[1, 1]
-    attend(model, length, texts.attended[row], question, kept, size)
+    for direction in range(2):
+        weight = model.question.recurrent.transposed[direction]
+        forward_row(direction, model.question.inputs, texts.pair[row], words, weight, buffers.question, size)
+        weight = model.text.recurrent.transposed[direction]
+        forward_row(direction, model.text.inputs, texts.tokens[row], length, weight, buffers.text, size)
+    question[:width] = buffers.question.states[0, words]
+    question[width:] = buffers.question.states[1, 1]
+    attention_forward(model, length, texts.attended[row], question, buffers, size)
     context[:] = 0
     for token in range(length):
-        share = kept.alpha[token]
-        for way in range(2):
-            state, mean = kept.text.states[way, token + 1], context[way * width :]
+        weight_of_token = buffers.alpha[token]
+        for direction in range(2):
+            state, mean = buffers.text.states[direction, token + 1], context[direction * width :]
             for j in range(width):
-                mean[j] += share * state[j]
+                mean[j] += weight_of_token * state[j]
     for j in range(width):
         combined[j] = model.combined_bias[j]
-    add_product(combined, context, model.pooled.transposed, 2 * width, width)
-    add_product(combined, question, model.asked.transposed, 2 * width, width)
+    add_product(combined, context, model.context.transposed, 2 * width, width)
+    add_product(combined, question, model.question_output.transposed, 2 * width, width)
     for j in range(width):
         combined[j] = tanh(combined[j])
     logits[:] = model.answer_bias
     add_product(logits, combined, model.answer.transposed, width, len(logits))
 
 
-@compiled
-def learn_attention(
+@jit
+def attention_backward(
     model: PairWeights,
     length: int,
-    of_context: Floats,
-    of_attention: Floats,
-    kept: RowBuffers,
-    slopes: PairGradients,
-    size: Size,
+    d_context: Floats,
+    d_attention: Floats,
+    buffers: RowBuffers,
+    gradients: PairGradients,
+    size: WidthType,
 ) -> None:
-    """From the slope of the context to those of the text's states, of U q, and of the attention's weights."""
-    width, states, alpha = 4 * len(size), kept.text.states, kept.alpha
+    """Compute from the gradient of the context those of the text's states, of U q and of the attention weights."""
+    width, states, alpha = 4 * len(size), buffers.text.states, buffers.alpha
     mean = ZERO
     for token in range(length):
-        value = dot(of_context[:width], states[0, token + 1], width)
-        value += dot(of_context[width:], states[1, token + 1], width)
-        kept.of_hidden[token, 0] = value
-        mean += alpha[token] * value
-    of_attention[:] = 0
+        d_alpha = dot_product(d_context[:width], states[0, token + 1], width)
+        d_alpha += dot_product(d_context[width:], states[1, token + 1], width)
+        buffers.d_hidden[token, 0] = d_alpha
+        mean += alpha[token] * d_alpha
+    d_attention[:] = 0
     for token in range(length):
-        hidden, of_hidden, share = kept.hidden[token], kept.of_hidden[token], alpha[token]
-        of_score = share * (of_hidden[0] - mean)
-        if share == 0:  # Never attended to: what stands in `hidden` is another row's.
-            of_hidden[:] = 0
+        hidden, d_hidden, weight = buffers.hidden[token], buffers.d_hidden[token], alpha[token]
+        d_score = weight * (d_hidden[0] - mean)
+        if weight == 0:  # Not attended: `hidden` still holds values of another row.
+            d_hidden[:] = 0
         else:
             for j in range(width):
-                slopes.score[j] += of_score * hidden[j]
-                of_hidden[j] = of_score * model.score[j] * (ONE - hidden[j] * hidden[j])
-                of_attention[j] += of_hidden[j]
-        for way in range(2):
-            of_state, of_mean = kept.of_states[way, token + 1], of_context[way * width :]
+                gradients.score[j] += d_score * hidden[j]
+                d_hidden[j] = d_score * model.score[j] * (ONE - hidden[j] * hidden[j])
+                d_attention[j] += d_hidden[j]
+        for direction in range(2):
+            d_state, d_mean = buffers.d_states[direction, token + 1], d_context[direction * width :]
             for j in range(width):
-                of_state[j] = share * of_mean[j]
-            add_product(of_state, of_hidden, model.state.weight[way], width, width)
-    for way in range(2):
-        add_products(slopes.state[way], kept.of_hidden, states[way, 1:], length, width, width)
+                d_state[j] = weight * d_mean[j]
+            add_product(d_state, d_hidden, model.state.weight[direction], width, width)
+    for direction in range(2):
+        add_products(gradients.state[direction], buffers.d_hidden, states[direction, 1:], length, width, width)
 
 
-@compiled
-def learn_reading(
-    reading: BiLSTMWeights,
-    place: Ints,
+@jit
+def lstm_backward(
+    weights: BiLSTMWeights,
+    words: Ints,
     length: int,
-    memory: LSTMTrace,
-    kept: RowBuffers,
-    of_inputs: Floats,
-    of_weight: Floats,
-    size: Size,
+    trace: LSTMTrace,
+    buffers: RowBuffers,
+    d_inputs: Floats,
+    d_weight: Floats,
+    size: WidthType,
 ) -> None:
-    """From the slopes of the states to those of an LSTM."""
-    width, of_gates = 4 * len(size), kept.of_gates
-    for way in range(2):
-        trace_back(way, length, reading.recurrent.weight[way], memory, kept.of_states[way], of_gates, size)
+    """Add the gradients of an LSTM's weights, from the gradients of its states."""
+    width, d_gates = 4 * len(size), buffers.d_gates
+    for direction in range(2):
+        recurrent, d_states = weights.recurrent.weight[direction], buffers.d_states[direction]
+        backward_row(direction, length, recurrent, trace, d_states, d_gates, size)
         for token in range(length):
-            found, total = of_gates[token + 1], of_inputs[place[token], way]
+            d_gate, total = d_gates[token + 1], d_inputs[words[token], direction]
             for j in range(4 * width):
-                total[j] += found[j]
-        # A token's gates have seen the state beside it: to its left, or to its right.
-        add_products(of_weight[way], memory.states[way, 2 * way :], of_gates[1:], length, width, 4 * width)
+                total[j] += d_gate[j]
+        # The gates of a token depend on the previous state: of its left neighbour, or of its right one.
+        previous = trace.states[direction, 2 * direction :]
+        add_products(d_weight[direction], previous, d_gates[1:], length, width, 4 * width)
 
 
-@compiled
-def learn_row(
+@jit
+def pair_backward_row(
     model: PairWeights,
     texts: PairInputs,
     row: int,
-    kept: RowBuffers,
+    buffers: RowBuffers,
     rows: RowActivations,
-    slopes: PairGradients,
-    size: Size,
+    gradients: PairGradients,
+    size: WidthType,
 ) -> None:
-    """From the slope of the row's logits to that of everything before."""
-    width, length, pair_length = 4 * len(size), texts.length[row], texts.pair_length[row]
-    combined, of_combined, of_logits = rows.combined[row], rows.of_combined[row], rows.of_logits[row]
-    of_context, of_question = np.zeros(2 * width, np.float32), np.zeros(2 * width, np.float32)
-    of_combined[:] = 0
-    for label in range(len(of_logits)):
-        slope, weight = of_logits[label], model.answer.weight[label]
+    """Backpropagate from the gradient of the row's logits."""
+    width, length, words = 4 * len(size), texts.length[row], texts.pair_length[row]
+    combined, d_combined, d_logits = rows.combined[row], rows.d_combined[row], rows.d_logits[row]
+    d_context, d_question = np.zeros(2 * width, np.float32), np.zeros(2 * width, np.float32)
+    d_combined[:] = 0
+    for label in range(len(d_logits)):
+        d_logit, weight = d_logits[label], model.answer.weight[label]
         for j in range(width):
-            of_combined[j] += slope * weight[j]
+            d_combined[j] += d_logit * weight[j]
     for j in range(width):
-        of_combined[j] *= ONE - combined[j] * combined[j]
-    add_product(of_context, of_combined, model.pooled.weight, width, 2 * width)
-    add_product(of_question, of_combined, model.asked.weight, width, 2 * width)
-    learn_attention(model, length, of_context, rows.of_attention[row], kept, slopes, size)
-    learn_reading(model.text, texts.tokens[row], length, kept.text, kept, slopes.text_inputs, slopes.text, size)
-    add_product(of_question, rows.of_attention[row], model.attention.weight, width, 2 * width)
-    kept.of_states[:, : pair_length + 2] = 0
-    kept.of_states[0, pair_length] = of_question[:width]
-    kept.of_states[1, 1] = of_question[width:]
-    asked, of_asked = texts.pair[row], slopes.question
-    learn_reading(model.question, asked, pair_length, kept.asked, kept, slopes.question_inputs, of_asked, size)
+        d_combined[j] *= ONE - combined[j] * combined[j]
+    add_product(d_context, d_combined, model.context.weight, width, 2 * width)
+    add_product(d_question, d_combined, model.question_output.weight, width, 2 * width)
+    attention_backward(model, length, d_context, rows.d_attention[row], buffers, gradients, size)
+    d_inputs, d_weight = gradients.text_inputs, gradients.text
+    lstm_backward(model.text, texts.tokens[row], length, buffers.text, buffers, d_inputs, d_weight, size)
+    add_product(d_question, rows.d_attention[row], model.attention.weight, width, 2 * width)
+    # Only the last state of each direction of the question has a gradient.
+    buffers.d_states[:, : words + 2] = 0
+    buffers.d_states[0, words] = d_question[:width]
+    buffers.d_states[1, 1] = d_question[width:]
+    d_inputs, d_weight = gradients.question_inputs, gradients.question
+    lstm_backward(model.question, texts.pair[row], words, buffers.question, buffers, d_inputs, d_weight, size)
 
 
-@compiled
-def forward_rows(model: PairWeights, texts: PairInputs, rows: RowActivations, size: Size) -> None:
-    """Fills the logits of all rows."""
-    kept = scratch_for(texts.tokens.shape[1], texts.pair.shape[1], size)
+@jit
+def pair_forward(model: PairWeights, texts: PairInputs, rows: RowActivations, size: WidthType) -> None:
+    """Fill the logits of all rows."""
+    buffers = allocate_buffers(texts.tokens.shape[1], texts.pair.shape[1], size)
     for row in range(len(texts.length)):
-        answer_row(model, texts, row, kept, rows, size)
+        pair_forward_row(model, texts, row, buffers, rows, size)
 
 
-@compiled
-def learn(
-    model: PairWeights, texts: PairInputs, target: Ints, rows: RowActivations, slopes: PairGradients, size: Size
+@jit
+def pair_forward_backward(
+    model: PairWeights,
+    texts: PairInputs,
+    target: Ints,
+    rows: RowActivations,
+    gradients: PairGradients,
+    size: WidthType,
 ) -> None:
-    """Fills the logits, and the slopes of their mean cross-entropy."""
-    kept = scratch_for(texts.tokens.shape[1], texts.pair.shape[1], size)
+    """Fill the logits of all rows and the gradients of their mean cross-entropy."""
+    buffers = allocate_buffers(texts.tokens.shape[1], texts.pair.shape[1], size)
     count = np.float32(len(target))
     for row in range(len(target)):
-        answer_row(model, texts, row, kept, rows, size)
-        logits, of_logits = rows.logits[row], rows.of_logits[row]
-        largest, whole = logits.max(), ZERO
+        pair_forward_row(model, texts, row, buffers, rows, size)
+        logits, d_logits = rows.logits[row], rows.d_logits[row]
+        largest, total = logits.max(), ZERO
         for j in range(len(logits)):
-            of_logits[j] = np.exp(logits[j] - largest)
-            whole += of_logits[j]
+            d_logits[j] = np.exp(logits[j] - largest)
+            total += d_logits[j]
         for j in range(len(logits)):
-            of_logits[j] /= whole * count
-        of_logits[target[row]] -= ONE / count
-        learn_row(model, texts, row, kept, rows, slopes, size)
+            d_logits[j] /= total * count
+        d_logits[target[row]] -= ONE / count
+        pair_backward_row(model, texts, row, buffers, rows, gradients, size)

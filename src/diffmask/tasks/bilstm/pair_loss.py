@@ -1,4 +1,4 @@
-"""The loss of a small BiLSTM of pairs with the slopes of all that it learns, by the compiled kernel."""
+"""Loss and logits of a small `PairBiLSTM` by the compiled kernel, which computes the gradients in the same pass."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,127 +8,131 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy
 
-from diffmask.tasks.bilstm.lstm import arrays, input_gates, recurrent
+from diffmask.tasks.bilstm.lstm import as_arrays, input_gates, recurrent_weights
 
 if TYPE_CHECKING:
     from diffmask.tasks.bilstm.model import PairBiLSTM
 
-Given = dict[str, Tensor]
-"""What the model's `forward` takes, by name."""
+ModelInputs = dict[str, Tensor]
+"""Arguments of the model's `forward` by name."""
 
 
-def pair_loss(model: "PairBiLSTM", given: Given, target: Int[Tensor, " row"]) -> Float[Tensor, ""]:
-    """Mean cross-entropy; `backward()` costs next to nothing, as the slopes are found on the way."""
-    return _PairLoss.apply(target, _texts(given), *_learned(model))
+def pair_loss(model: "PairBiLSTM", inputs: ModelInputs, target: Int[Tensor, " row"]) -> Float[Tensor, ""]:
+    """Return the mean cross-entropy; `backward()` is almost free because the gradients are computed here."""
+    return _PairLoss.apply(target, _token_arrays(inputs), *_parameters(model))
 
 
 @torch.no_grad()
-def pair_logits(model: "PairBiLSTM", given: Given) -> Float[Tensor, "row class"]:
-    """The logits alone."""
+def pair_logits(model: "PairBiLSTM", inputs: ModelInputs) -> Float[Tensor, "row class"]:
+    """Return the logits."""
     from diffmask.tasks.bilstm import pair_kernel
     from diffmask.tasks.bilstm.pair_kernel import PairInputs, RowActivations
 
-    learned, texts = _learned(model), PairInputs(*arrays(*_texts(given)))
-    rows = _rows(learned, len(texts.tokens))
+    parameters, texts = _parameters(model), PairInputs(*as_arrays(*_token_arrays(inputs)))
+    rows = _row_tensors(parameters, len(texts.tokens))
     _, _, _, logits, *_ = rows
-    pair_kernel.forward_rows(_pair(learned), texts, RowActivations(*arrays(*rows)), _size(learned))
+    width = _width_type(parameters)
+    pair_kernel.pair_forward(_pair_weights(parameters), texts, RowActivations(*as_arrays(*rows)), width)
     return logits
 
 
-def _texts(given: Given) -> list[Tensor]:
-    """Tokens, length, what may be attended to, the question's words and length."""
-    tokens, attended, pair = (given[name].contiguous() for name in ("tokens", "attended", "pair"))
-    return [tokens, given["present"].sum(dim=1), attended, pair, given["pair_present"].sum(dim=1)]
+def _token_arrays(inputs: ModelInputs) -> list[Tensor]:
+    """Return tokens, lengths, attended tokens, question words and question lengths."""
+    tokens, attended, pair = (inputs[name].contiguous() for name in ("tokens", "attended", "pair"))
+    return [tokens, inputs["present"].sum(dim=1), attended, pair, inputs["pair_present"].sum(dim=1)]
 
 
-def _learned(model: "PairBiLSTM") -> tuple[Tensor, ...]:
-    """All that is learned, as the kernel takes it; words enter the gates by E W, of few words a small product."""
+def _parameters(model: "PairBiLSTM") -> tuple[Tensor, ...]:
+    """Return all parameters as the kernel takes them; the small vocabulary is multiplied by the input weights once."""
     pooling, text, question = model.pooling, model.encoder, model.question_encoder
-    assert pooling.question is not None  # A model of pairs asks.
+    assert pooling.question is not None  # A PairBiLSTM has a question.
     return (
         input_gates(text.forward_lstm, text.backward_lstm, model.embedding.weight),
-        recurrent(text.forward_lstm, text.backward_lstm),
+        recurrent_weights(text.forward_lstm, text.backward_lstm),
         input_gates(question.forward_lstm, question.backward_lstm, model.question_embedding.weight),
-        recurrent(question.forward_lstm, question.backward_lstm),
+        recurrent_weights(question.forward_lstm, question.backward_lstm),
         pooling.state.weight,
         pooling.question.weight,
         pooling.score.weight,
-        model.pooled.weight,
-        model.asked.weight,
+        model.context.weight,
+        model.question.weight,
         model.answer.weight,
         pooling.state.bias + pooling.question.bias,
-        model.pooled.bias + model.asked.bias,
+        model.context.bias + model.question.bias,
         model.answer.bias,
     )
 
 
-def _size(learned: tuple[Tensor, ...]) -> Any:
-    from diffmask.tasks.bilstm.lstm_kernel import size_of
+def _width_type(parameters: tuple[Tensor, ...]) -> Any:
+    from diffmask.tasks.bilstm.lstm_kernel import width_type
 
-    return size_of(learned[1].shape[-1])
+    return width_type(parameters[1].shape[-1])
 
 
-def _pair(learned: tuple[Tensor, ...]) -> Any:
-    """The kernel's model."""
+def _pair_weights(parameters: tuple[Tensor, ...]) -> Any:
+    """Return the parameters as the kernel's `PairWeights`."""
     from diffmask.tasks.bilstm.pair_kernel import BiLSTMWeights, Linear, PairWeights
 
     def linear(weight: Tensor) -> Linear:
-        return Linear(*arrays(weight.contiguous(), weight.transpose(-1, -2).contiguous()))
+        return Linear(*as_arrays(weight.contiguous(), weight.transpose(-1, -2).contiguous()))
 
-    def reading(inputs: Tensor, weight: Tensor) -> BiLSTMWeights:
-        (folded,) = arrays(inputs.view(len(inputs), 2, -1))
-        return BiLSTMWeights(folded, linear(weight))
+    def lstm(inputs: Tensor, recurrent: Tensor) -> BiLSTMWeights:
+        (by_direction,) = as_arrays(inputs.view(len(inputs), 2, -1))
+        return BiLSTMWeights(by_direction, linear(recurrent))
 
-    text, of_text, question, of_question, state, attention, score, pooled, asked, answer, *biases = learned
+    text, text_recurrent, question, question_recurrent, state, attention, score, *linears = parameters
     width = state.shape[0]
     return PairWeights(
-        reading(text, of_text),
-        reading(question, of_question),
+        lstm(text, text_recurrent),
+        lstm(question, question_recurrent),
         linear(state.view(width, 2, width).transpose(0, 1)),
         linear(attention),
-        *arrays(score[0]),
-        *map(linear, (pooled, asked, answer)),
-        *arrays(*biases),
+        *as_arrays(score[0]),
+        *map(linear, linears[:3]),
+        *as_arrays(*linears[3:]),
     )
 
 
-def _rows(learned: tuple[Tensor, ...], count: int) -> list[Tensor]:
-    """Room for what is computed once a row: question, context, combined, logits, and slopes of three."""
-    width, classes = learned[4].shape[0], len(learned[-1])
-    return [learned[0].new_empty(count, size) for size in (2 * width, 2 * width, width, classes, width, width, classes)]
+def _row_tensors(parameters: tuple[Tensor, ...], count: int) -> list[Tensor]:
+    """Return uninitialised tensors of the fields of `RowActivations`."""
+    width, classes = parameters[4].shape[0], len(parameters[-1])
+    sizes = (2 * width, 2 * width, width, classes, width, width, classes)
+    return [parameters[0].new_empty(count, size) for size in sizes]
 
 
 class _PairLoss(torch.autograd.Function):
-    """From all that is learned to the mean cross-entropy; slopes are found together with it, row by row."""
+    """Mean cross-entropy as a function of all parameters, with gradients computed in the forward pass."""
 
     @staticmethod
-    def forward(ctx: Any, target: Tensor, texts: list[Tensor], *learned: Tensor) -> Tensor:
+    def forward(ctx: Any, target: Tensor, texts: list[Tensor], *parameters: Tensor) -> Tensor:
         from diffmask.tasks.bilstm import pair_kernel
         from diffmask.tasks.bilstm.pair_kernel import PairGradients, PairInputs, RowActivations
 
-        width, rows = learned[4].shape[0], _rows(learned, len(target))
-        shapes = (learned[0].shape, (2, width, 4 * width), learned[2].shape, (2, width, 4 * width), (2, width, width))
-        slopes = [learned[0].new_zeros(shape) for shape in (*shapes, (width,))]
-        folded = [slope.view(len(slope), 2, -1) if slope.dim() == 2 else slope for slope in slopes]
-        pair_kernel.learn(
-            _pair(learned),
-            PairInputs(*arrays(*texts)),
-            *arrays(target),
-            RowActivations(*arrays(*rows)),
-            PairGradients(*arrays(*folded)),
-            _size(learned),
+        width, rows = parameters[4].shape[0], _row_tensors(parameters, len(target))
+        recurrent = (2, width, 4 * width)
+        shapes = (parameters[0].shape, recurrent, parameters[2].shape, recurrent, (2, width, width), (width,))
+        gradients = [parameters[0].new_zeros(shape) for shape in shapes]
+        by_direction = [value.view(len(value), 2, -1) if value.dim() == 2 else value for value in gradients]
+        pair_kernel.pair_forward_backward(
+            _pair_weights(parameters),
+            PairInputs(*as_arrays(*texts)),
+            *as_arrays(target),
+            RowActivations(*as_arrays(*rows)),
+            PairGradients(*as_arrays(*by_direction)),
+            _width_type(parameters),
         )
-        question, context, combined, logits, of_attention, of_combined, of_logits = rows
-        text, of_text, asked, of_asked, state, score = slopes
+        question, context, combined, logits, d_attention, d_combined, d_logits = rows
+        text, text_recurrent, asked, asked_recurrent, state, score = gradients
+        # In the order of `_parameters`.
         ctx.save_for_backward(
-            *(text, of_text.transpose(1, 2), asked, of_asked.transpose(1, 2)),
-            *(state.transpose(0, 1).flatten(1), of_attention.T @ question, score[None]),
-            *(of_combined.T @ context, of_combined.T @ question, of_logits.T @ combined),
-            *(slope.sum(dim=0) for slope in (of_attention, of_combined, of_logits)),
+            *(text, text_recurrent.transpose(1, 2), asked, asked_recurrent.transpose(1, 2)),
+            *(state.transpose(0, 1).flatten(1), d_attention.T @ question, score[None]),
+            *(d_combined.T @ context, d_combined.T @ question, d_logits.T @ combined),
+            *(value.sum(dim=0) for value in (d_attention, d_combined, d_logits)),
         )
         return cross_entropy(logits, target)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *(slope * found for found in ctx.saved_tensors)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(gradient * value for value in ctx.saved_tensors)

@@ -1,9 +1,6 @@
-"""Scores of a classifier: accuracy, macro-F1 and the area under the ROC curve.
+"""Task of a BiLSTM classifier with its own vocabulary, on one text or on a text and a question."""
 
-A classifier of words with a vocabulary of its own, on one text or on a text and a question.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,10 +11,11 @@ from diffmask.core.batch import Batch
 from diffmask.core.capabilities import Retrainable, RowText
 from diffmask.core.distributions import UnnormalizedCategorical
 from diffmask.core.hooks import Site, record_calls
+from diffmask.core.scores import accuracy_score, auroc_score, macro_f1_score
 from diffmask.core.task import Task
 from diffmask.datasets.tokenizers import MASK, PAD, TokenizedExample, Vocabulary
 from diffmask.errors import TaskError
-from diffmask.tasks.bilstm.model import Classifier
+from diffmask.tasks.bilstm.model import BiLSTMModel
 from diffmask.tasks.bilstm.training import logits_by_length
 
 if TYPE_CHECKING:
@@ -26,55 +24,17 @@ if TYPE_CHECKING:
 Logits = Float[Tensor, "row class"]
 Labels = Int[Tensor, " row"]
 
-
-def accuracy(logits: Logits, target: Labels) -> float:
-    """Share of rows whose most likely class is the right one; also the micro-F1."""
-    return float(right(logits, target).mean())
-
-
-def right(logits: Logits, target: Labels) -> Float[Tensor, " row"]:
-    """1 for a row whose most likely class is the right one."""
-    return (logits.argmax(dim=1) == target).double()
-
-
-def macro_f1(logits: Logits, target: Labels) -> float:
-    """Mean over classes of 2 TP / (2 TP + FP + FN); a class that is neither given nor found counts 0.
-
-    >>> round(macro_f1(torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 0, 1])), 3)
-    0.4
-    """
-    found = logits.argmax(dim=1)
-    scores = []
-    for label in range(logits.shape[1]):
-        hit = int(((found == label) & (target == label)).sum())
-        total = int((found == label).sum() + (target == label).sum())
-        scores.append(2 * hit / total if total else 0.0)
-    return sum(scores) / len(scores)
-
-
-def auroc(logits: Logits, target: Labels) -> float:
-    """P(a positive row scores above a negative one), ties counted half; two classes.
-
-    >>> auroc(torch.tensor([[0.0, 1.0], [0.0, 3.0], [0.0, 2.0]]), torch.tensor([0, 1, 0]))
-    1.0
-    """
-    score = (logits[:, 1] - logits[:, 0]).double()
-    positive, negative = score[target == 1], score[target == 0]
-    if not len(positive) or not len(negative):
-        return 0.5
-    ordered = negative.sort().values
-    below = torch.searchsorted(ordered, positive, right=False)
-    up_to = torch.searchsorted(ordered, positive, right=True)
-    return float((below + up_to).double().mean() / 2 / len(negative))
-
-
-SCORES = {"accuracy": accuracy, "macro-f1": macro_f1, "auroc": auroc}
+SCORES: Mapping[str, Callable[[Logits, Labels], float]] = {
+    "accuracy": lambda logits, target: accuracy_score(logits.argmax(dim=1), target),
+    "macro-f1": lambda logits, target: macro_f1_score(logits.argmax(dim=1), target),
+    "auroc": lambda logits, target: auroc_score(logits[:, 1] - logits[:, 0], target),
+}
 
 
 class BiLSTMClassification(Task, RowText, Retrainable):
-    """The model, its vocabulary and its rows; sites are the text's embedding and the states that are pooled.
+    """BiLSTM with its vocabulary and its rows; the sites are the text's embedding and the states before pooling.
 
-    Rows carry the question in `inputs` and, where it is known, the evidence in `token_inputs`.
+    Rows have the question in `inputs` and the evidence, if known, in `token_inputs`.
     """
 
     mask_token = MASK
@@ -82,67 +42,67 @@ class BiLSTMClassification(Task, RowText, Retrainable):
 
     def __init__(
         self,
-        recipe: "BiLSTMConfig",
+        config: "BiLSTMConfig",
         vocabulary: Vocabulary,
         names: Sequence[str],
-        model: Classifier,
+        model: BiLSTMModel,
         data: Mapping[str, Batch],
     ) -> None:
         super().__init__(model, {"embedding": Site("embedding"), "states": Site("states")}, data)
-        self.recipe, self.vocabulary, self.names = recipe, vocabulary, tuple(names)
+        self.config, self.vocabulary, self.names = config, vocabulary, tuple(names)
 
     def logits(self, batch: Batch) -> Float[Tensor, "row class"]:
-        """One pass of the model, in whatever mode it is."""
-        return self.model(**self._given(batch))
+        """Run the model in its current mode."""
+        return self.model(**self._inputs(batch))
 
     def loss(self, batch: Batch) -> Float[Tensor, ""]:
-        """The mean cross-entropy of a batch, to learn from."""
-        return self.classifier.loss(self._given(batch), batch.target)
+        """Return the mean cross-entropy of a batch for training."""
+        return self.classifier.loss(self._inputs(batch), batch.target)
 
     def inference_logits(self, batch: Batch) -> Float[Tensor, "row class"]:
-        """The logits, where nobody edits the model or asks for slopes: faster."""
-        return self.classifier.inference_logits(self._given(batch))
+        """Return the logits without edits and gradients, by the compiled kernel if it supports the model."""
+        return self.classifier.inference_logits(self._inputs(batch))
 
     @property
-    def classifier(self) -> Classifier:
-        """The model, which here is one of words."""
-        assert isinstance(self.model, Classifier)
+    def classifier(self) -> BiLSTMModel:
+        """The model with its own type."""
+        assert isinstance(self.model, BiLSTMModel)
         return self.model
 
     @property
     def paired(self) -> bool:
-        """Whether a question comes with the text."""
+        """Whether rows have a question."""
         return "pair" in self.data["train"].inputs
 
-    def _given(self, batch: Batch) -> dict[str, Tensor]:
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         attended = batch.present & (batch.tokens >= MASK)
         return {"tokens": batch.tokens, "present": batch.present, "attended": attended, **batch.inputs}
 
     def forward(self, batch: Batch) -> UnnormalizedCategorical:
-        """One pass of the model."""
+        """Run the model."""
         return UnnormalizedCategorical(self.logits(batch))
 
     def score(self, batch: Batch) -> float:
-        """The model's score."""
+        """Score the model by the data set's metric."""
         return self.score_logits(logits_by_length(self, batch), batch.target)
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"] | None:
-        """Whether each answer is right, where that is what the data set is scored by."""
-        if self.recipe.preset.metric != "accuracy":
+        """Return 1 for each correct row if the data set's metric is accuracy, else None."""
+        if self.config.preset.metric != "accuracy":
             return None
-        return right(logits_by_length(self, batch), batch.target)
+        return (logits_by_length(self, batch).argmax(dim=1) == batch.target).double()
 
     def score_logits(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
-        """Accuracy or macro-F1, as is usual for the data set."""
-        return SCORES[self.recipe.preset.metric](logits, target)
+        """Return accuracy or macro-F1, whichever is usual for the data set."""
+        return SCORES[self.config.preset.metric](logits, target)
 
     def selection_score(self, logits: Float[Tensor, "row class"], target: Int[Tensor, " row"]) -> float:
-        """The score that chooses the best epoch."""
-        return SCORES[self.recipe.preset.selection](logits, target)
+        """Return the score that selects the best epoch."""
+        return SCORES[self.config.preset.selection](logits, target)
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
-        """The weights by which states are pooled: one layer, head and query."""
+        """Return the pooling weights as one layer, one head and one query."""
         with record_calls(self.model, ["pooling.weights"]) as calls:
             self.logits(batch)
         weights = calls[0].output
@@ -150,13 +110,13 @@ class BiLSTMClassification(Task, RowText, Retrainable):
         return weights[:, None, None, None]
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
-        """The words of the supporting facts."""
+        """Return 1 for the words of the supporting facts."""
         if "evidence" not in batch.token_inputs:
-            raise TaskError(f"{self.recipe.data} has no known truth; bABI has: its supporting facts")
+            raise TaskError(f"{self.config.data} has no known truth; bABI has: its supporting facts")
         return batch.token_inputs["evidence"].float()
 
     def describe(self, batch: Batch) -> list[list[str]]:
-        """The words."""
+        """Return the words of each row."""
         return [
             [self.vocabulary.words[token] for token in row[real].tolist()]
             for row, real in zip(batch.tokens, batch.present, strict=True)
@@ -164,36 +124,37 @@ class BiLSTMClassification(Task, RowText, Retrainable):
 
     @torch.no_grad()
     def title(self, batch: Batch) -> str:
-        """The question, where there is one, and the answer with its probability."""
-        chosen = self.forward(batch[:1]).probs[0].max(dim=0)
-        asked = ""
+        """Return the question, if there is one, and the predicted class with its probability."""
+        prediction = self.forward(batch[:1]).probs[0].max(dim=0)
+        question = ""
         if "pair" in batch.inputs:
             words = [self.vocabulary.words[token] for token in batch.inputs["pair"][0].tolist() if token >= MASK]
-            asked = " ".join(words) + "? "
-        return f"{asked}The model says {self.names[int(chosen.indices)]} with {float(chosen.values):.3f}."
+            question = " ".join(words) + "? "
+        label, probability = self.names[int(prediction.indices)], float(prediction.values)
+        return f"{question}The model says {label} with {probability:.3f}."
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "BiLSTMClassification":
-        """A fresh model trained on other rows: as published, the seed's second, which begins with weights of its own.
+        """Train a fresh model on other rows, with the seed's second initialisation as Madsen et al. 2022.
 
-        From the first one's weights it would learn to attend to the same places, and find the masks there.
+        From the first initialisation it would learn to attend to the same tokens, and find the masks there.
         """
-        fresh, source = self.recipe.init_model(len(self.vocabulary), len(self.names), self.paired, seed, earlier=1)
-        task = BiLSTMClassification(self.recipe, self.vocabulary, self.names, fresh, data)
-        self.recipe.training.train(task, source)
+        model, order = self.config.init_model(len(self.vocabulary), len(self.names), self.paired, seed, earlier=1)
+        task = BiLSTMClassification(self.config, self.vocabulary, self.names, model, data)
+        self.config.training.train(task, order)
         return task
 
 
 def encode(texts: Sequence[TokenizedExample], vocabulary: Vocabulary) -> Batch:
-    """Texts as a batch: [CLS] words [EOS], padded on the right."""
+    """Return texts as a batch of [CLS] words [EOS], padded on the right."""
     index = vocabulary.index_by_word()
-    tokens = _padded([vocabulary.encode(text.words, index) for text in texts])
+    tokens = _pad([vocabulary.encode(text.words, index) for text in texts])
     inputs = {}
     if texts[0].pair is not None:
-        pair = _padded([vocabulary.encode(text.pair or (), index) for text in texts])
+        pair = _pad([vocabulary.encode(text.pair or (), index) for text in texts])
         inputs = {"pair": pair, "pair_present": pair != PAD}
     evidence = {}
     if texts[0].evidence:
-        evidence = {"evidence": _padded([[0, *map(int, text.evidence), 0] for text in texts], tokens.shape[1])}
+        evidence = {"evidence": _pad([[0, *map(int, text.evidence), 0] for text in texts], tokens.shape[1])}
     return Batch(
         tokens=tokens,
         present=tokens != PAD,
@@ -204,6 +165,6 @@ def encode(texts: Sequence[TokenizedExample], vocabulary: Vocabulary) -> Batch:
     )
 
 
-def _padded(rows: Sequence[Sequence[int]], width: int = 0) -> Tensor:
-    longest = max(width, *(len(row) for row in rows))
-    return torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
+def _pad(rows: Sequence[Sequence[int]], width: int = 0) -> Tensor:
+    length = max(width, *(len(row) for row in rows))
+    return torch.tensor([[*row, *[PAD] * (length - len(row))] for row in rows])

@@ -1,1 +1,1 @@
-"""What every Hugging Face task shares."""
+"""Parts that every task on a Hugging Face model shares: encoding, heads, loading, inspection and fine-tuning."""

@@ -1,100 +1,116 @@
-"""Text tasks as recipes: a classifier that is there, or one fine-tuned from an encoder."""
+"""Configs of text classification: a trained classifier, or an encoder that is fine-tuned first."""
 
 from abc import ABC
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from diffmask.core.batch import spread_indices
 from diffmask.core.task import Task, TaskConfig
-from diffmask.datasets.loading import load_data, packaged_encoder
-from diffmask.datasets.tables import DataSet, Example
-from diffmask.errors import InputError, TaskError
+from diffmask.datasets.loading import load_data
+from diffmask.datasets.tables import DataSet
+from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import FineTuningSource, load_tokenizer
-
-PROBLEMS = {
-    "classes": "single_label_classification",
-    "labels": "multi_label_classification",
-    "numbers": "regression",
-}
-"""What `transformers` calls the answers of a fine-tuning."""
+from diffmask.tasks.text.pretrained import FineTuningSource, load_classifier
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextTaskConfig(TextEncodingConfig, TaskConfig, ABC):
-    """A model on a data set of texts."""
+    """Model on a data set of texts."""
 
     model: str
     """Folder or hub id of the model."""
     data: str
-    """A data set's name, the path of a table, or a folder with a table for each split."""
+    """Name of a data set, path of a table, or folder with one table per split."""
     rows: int | None = None
-    """Training rows to use, spread evenly over all of them; all where none is given."""
+    """Number of training rows, evenly spaced over the data set; None uses all."""
+    trust_remote_code: bool = False
+    """Whether to run Python code of the model's repository. Never saved, never read from a file."""
+
+    @classmethod
+    def from_dict(cls, node: Mapping[str, Any], where: str = "config") -> Any:
+        """Parse the config; `trust_remote_code` is refused because a file must not be able to run code."""
+        if "trust_remote_code" in node:
+            raise ConfigError(
+                f"{where}: trust_remote_code is not read from files; pass --trust-remote-code on the command line, "
+                f"or {cls.__name__}(..., trust_remote_code=True) in Python"
+            )
+        return super().from_dict(node, where)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as plain values, without `trust_remote_code`."""
+        return {name: value for name, value in super().to_dict().items() if name != "trust_remote_code"}
 
     @property
     def panel(self) -> tuple[str, str]:
-        """The data set and the model."""
+        """Names of the data set and of the model."""
         return self.data, self.label_without("data")
 
     def dataset(self) -> DataSet:
-        """The texts."""
-        found = load_data(self.data, self)
-        return replace(found, train=_spread(found.train, self.rows))
+        """Load the texts."""
+        data = load_data(self.data, self)
+        if self.rows is None or self.rows >= len(data.train):
+            return data
+        return replace(data, train=[data.train[index] for index in spread_indices(len(data.train), self.rows)])
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextClassificationConfig(TextTaskConfig):
-    """A trained classifier on a data set."""
+    """Trained classifier on a data set."""
 
     name: ClassVar[str] = "text-classification"
 
     model: str
     """Folder or hub id of the classifier."""
     encoder: str | None = None
-    """What it was fine-tuned from, where ROAR trains it again; one that `diffmask train` made knows it."""
+    """Encoder that it was fine-tuned from, for ROAR; a classifier that `diffmask train` saved states its own."""
 
     def build(self, seed: int) -> Task:
-        """The classifier as it is."""
-        return TextClassification(self.model, **_splits(self.dataset()), encoding=self, encoder=self.encoder)
+        """Return the task of the classifier."""
+        trust = self.trust_remote_code
+        model, tokenizer = load_classifier(self.model, trust_remote_code=trust)
+        stated = FineTuningSource.of(model.config)
+        source = FineTuningSource(self.encoder or stated.encoder, stated.tuning, trust_remote_code=trust)
+        return TextClassification(model, tokenizer, **_splits(self.dataset()), encoding=self, source=source)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
-    """An encoder fine-tuned on a data set."""
+    """Encoder that is fine-tuned on a data set."""
 
     name: ClassVar[str] = "fine-tuned-classification"
 
     model: str = "minilm"
     """Folder or hub id of the encoder; `minilm` is packaged."""
     data: str = "rotten-tomatoes"
-    """A data set's name, the path of a table, or a folder with a table for each split."""
+    """Name of a data set, path of a table, or folder with one table per split."""
 
     def build(self, seed: int) -> TextClassification:
-        """The encoder with an untrained head."""
-        found = self.dataset()
-        model = FineTuningSource(self.model, self.tuning).classifier(self._outputs(found), PROBLEMS[self.answers], seed)
-        return TextClassification(model, load_tokenizer(packaged_encoder(self.model)), **_splits(found), encoding=self)
+        """Return the task of the encoder with an untrained head."""
+        data = self.dataset()
+        unlabelled = sum(row.label is None for row in data.train)
+        if unlabelled:
+            raise InputError(
+                f"{unlabelled} of {len(data.train)} training rows have no label; remove them or label them"
+            )
+        source = FineTuningSource(self.model, self.tuning, trust_remote_code=self.trust_remote_code)
+        model = source.init_classifier(self._output_names(data), self.problem_type, seed)
+        return TextClassification(model, source.load_tokenizer(), **_splits(data), encoding=self, source=source)
 
-    def _outputs(self, data: DataSet) -> tuple[str, ...]:
-        """The names of the classifier's outputs."""
-        if self.answers == "numbers":
+    def _output_names(self, data: DataSet) -> tuple[str, ...]:
+        if self.problem_type == "regression":
             return ("number",)
         if len(data.classes) < 2:
             raise InputError(f"the training rows have {len(data.classes)} labels; a classifier needs two")
         return data.classes
 
     def train(self, task: Task, seed: int) -> None:
-        """Fine-tune all of it."""
+        """Fine-tune all weights."""
         if not isinstance(task, TextClassification):
-            raise TaskError(f"{type(task).__name__} is not a text task; build it with this recipe")
+            raise TaskError(f"{type(task).__name__} is not a text classification; build it with this config")
         self.fine_tune(task, seed)
-
-
-def _spread(examples: list[Example], count: int | None) -> list[Example]:
-    """So many of them, evenly from first to last: a table may be sorted by its labels."""
-    return examples if count is None else [examples[index] for index in spread_indices(len(examples), count)]
 
 
 def _splits(data: DataSet) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Marked characters as marked tokens, kept beside the tokens they belong to.
-
-From texts to the rows of a batch: which tokens may be masked, and what happens to a text that is too long.
-"""
+"""From texts to the rows of a batch: tokenization, maskable tokens, long texts, and rationales aligned to tokens."""
 
 import warnings
 from collections.abc import Sequence
@@ -18,74 +15,46 @@ from diffmask.datasets.tables import Columns, Example
 from diffmask.errors import InputError, InputWarning
 
 EVIDENCE = "evidence"
-"""Name of the marks among a batch's inputs a token; the model is not given them."""
-
-
-def add_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]) -> Batch:
-    """The batch with 1 at each token of the first text that shares a character with the evidence; 0 elsewhere.
-
-    Where no example is marked the batch stays as it is.
-    """
-    if not any(isinstance(example, RationaleExample) for example in examples):
-        return batch
-    marks = torch.zeros(batch.tokens.shape)
-    for row, (number, encoding) in enumerate(zip(sources, encodings, strict=True)):
-        found = _marks(examples[number], encoding)
-        marks[row, : len(found)] = torch.tensor(found)
-    marks = marks.to(batch.tokens.device) * batch.maskable
-    return replace(batch, token_inputs={**batch.token_inputs, EVIDENCE: marks})
-
-
-def _marks(example: Example, encoding: Any) -> list[float]:
-    if not isinstance(example, RationaleExample):
-        return [0.0] * len(encoding.ids)
-    inside = [0] * (len(example.text) + 1)
-    for first, last in example.evidence:
-        inside[first:last] = [1] * (last - first)
-    so_far = list(accumulate(inside, initial=0))
-    return [
-        float(segment == 0 and so_far[last] > so_far[first])
-        for (first, last), segment in zip(encoding.offsets, encoding.sequence_ids, strict=True)
-    ]
+"""Key of the rationales in `Batch.token_inputs`; the model does not receive them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextEncodingConfig(Columns):
-    """How texts are read."""
+    """Columns of a table and the choices with which its texts become rows of tokens."""
 
     segments: Literal["both", "first", "second"] = "both"
-    """Which text of a pair may be masked."""
+    """Text of a pair that may be masked."""
     max_tokens: int | None = None
-    """Longest row in tokens, special ones included; the model's own limit where none is given."""
-    long: Literal["truncate", "stride"] = "truncate"
-    """A text over the limit loses its end, with a warning, or becomes several rows that overlap."""
+    """Largest number of tokens per row, special tokens included; None uses the model's limit."""
+    long_texts: Literal["truncate", "stride"] = "truncate"
+    """Whether a text over the limit loses its end, with a warning, or becomes several overlapping rows."""
     overlap: int = 32
     """Tokens that two neighbouring rows of a long text share."""
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """A batch with what leads from its rows and tokens back to the texts."""
+    """Batch with the mapping from its rows and tokens back to the texts."""
 
     batch: Batch
     sources: list[int]
-    """For each row the number of its text."""
+    """Index of the text of each row."""
     encodings: list[Any]
-    """For each row its `tokenizers.Encoding`: offsets, words and segments of the tokens."""
+    """`tokenizers.Encoding` of each row: offsets, words and segments of its tokens."""
 
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """A fast tokenizer with the choices of a `TextEncodingConfig`."""
+    """Fast tokenizer with a `TextEncodingConfig`."""
 
     tokenizer: Any
     config: TextEncodingConfig
-    limit: int | None
-    """The model's own limit."""
+    model_limit: int | None
+    """Largest number of tokens that the model accepts."""
 
     def __post_init__(self) -> None:
         if not self.tokenizer.is_fast:
-            raise InputError(f"{type(self.tokenizer).__name__} knows no offsets; load the fast tokenizer of the model")
+            raise InputError(f"{type(self.tokenizer).__name__} has no offsets; load the fast tokenizer of the model")
         if self.tokenizer.pad_token_id is None:
             raise InputError(
                 "the tokenizer has no padding token; set one, for example tokenizer.pad_token = tokenizer.eos_token "
@@ -93,79 +62,104 @@ class TextEncoder:
             )
 
     @property
-    def longest(self) -> int | None:
-        """The longest row, in tokens."""
-        known = [size for size in (self.config.max_tokens, self.limit) if size is not None]
-        return min(known) if known else None
+    def limit(self) -> int | None:
+        """Largest number of tokens per row."""
+        return min((size for size in (self.config.max_tokens, self.model_limit) if size is not None), default=None)
 
     def encode(self, examples: Sequence[Example]) -> tuple[list[int], list[Any]]:
-        """For each row the number of its text, and its encoding."""
+        """Tokenize texts and return, per row, the index of its text and its encoding."""
         if not examples:
             raise InputError("there are no texts")
         pairs = [example.pair for example in examples]
         if any(pair is None for pair in pairs) != all(pair is None for pair in pairs):
             raise InputError("some rows are pairs and some are single texts; give one kind at a time")
-        strides = self.config.long == "stride" and pairs[0] is None
-        found = self.tokenizer(
+        strides = self.config.long_texts == "stride" and pairs[0] is None
+        encoded = self.tokenizer(
             [example.text for example in examples],
             None if pairs[0] is None else pairs,
-            truncation="longest_first" if self.longest else "do_not_truncate",
-            max_length=self.longest,
+            truncation="longest_first" if self.limit else "do_not_truncate",
+            max_length=self.limit,
             stride=self.config.overlap if strides else 0,
             return_overflowing_tokens=True,
         )
-        rows = list(zip(found["overflow_to_sample_mapping"], found.encodings, strict=True))
-        return _unzip(rows if strides else self._beginnings(rows, len(examples)))
+        rows = list(zip(encoded["overflow_to_sample_mapping"], encoded.encodings, strict=True))
+        if not strides:
+            rows = self._first_rows(rows, len(examples))
+        return [text for text, _ in rows], [encoding for _, encoding in rows]
 
-    def _beginnings(self, rows: list[tuple[int, Any]], texts: int) -> list[tuple[int, Any]]:
-        """The first row of each text, and a warning if there are others."""
+    def _first_rows(self, rows: list[tuple[int, Any]], texts: int) -> list[tuple[int, Any]]:
+        """Return the first row of each text, and warn if there are others."""
         first = dict(reversed(rows))
-        cut = len({number for number, encoding in rows if encoding.overflowing})
-        if cut:
+        truncated = len({text for text, encoding in rows if encoding.overflowing})
+        if truncated:
             warnings.warn(
-                f"{cut} of {texts} texts have more than {self.longest} tokens: their ends are not read; "
-                "with long='stride' they become several rows",
+                f"{truncated} of {texts} texts have more than {self.limit} tokens: their ends are cut off; "
+                "with long_texts='stride' they become several rows",
                 InputWarning,
                 stacklevel=5,
             )
         return sorted(first.items())
 
     def batch(self, encodings: Sequence[Any], target: Tensor, device: torch.device) -> Batch:
-        """Rows padded on the right."""
-        rows = [encoding.ids or [self._nothing] for encoding in encodings]
+        """Return the rows as a batch, padded on the right."""
+        rows = [encoding.ids or [self._empty_text_token] for encoding in encodings]
         lengths = torch.tensor([len(row) for row in rows])
-        present = torch.arange(int(lengths.max()))[None] < lengths[:, None]
-        types = [encoding.type_ids or [0] for encoding in encodings]
-        wanted = "token_type_ids" in self.tokenizer.model_input_names
+        type_ids = [encoding.type_ids or [0] for encoding in encodings]
+        takes_type_ids = "token_type_ids" in self.tokenizer.model_input_names
         return Batch(
-            tokens=_padded(rows, self.tokenizer.pad_token_id),
-            present=present,
-            maskable=_padded([self._maskable(encoding) or [False] for encoding in encodings], False),
+            tokens=_pad(rows, self.tokenizer.pad_token_id),
+            present=torch.arange(int(lengths.max()))[None] < lengths[:, None],
+            maskable=_pad([self._maskable(encoding) or [False] for encoding in encodings], False),
             target=target,
-            token_inputs={"token_type_ids": _padded(types, 0)} if wanted else {},
+            token_inputs={"token_type_ids": _pad(type_ids, 0)} if takes_type_ids else {},
         ).to(device)
 
     def _maskable(self, encoding: Any) -> list[bool]:
-        """Tokens of the chosen segments that the text itself brought, special tokens typed into it excepted."""
-        # An unknown word is a special token to the tokenizer, and a word to everybody else.
+        """Return whether each token belongs to a chosen segment and is no special token, typed or added."""
+        # The tokenizer lists the unknown token as special, but it stands for a word of the text.
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
-        wanted = {"both": (0, 1), "first": (0,), "second": (1,)}[self.config.segments]
+        segments = {"both": (0, 1), "first": (0,), "second": (1,)}[self.config.segments]
         return [
-            segment in wanted and token not in special
+            segment in segments and token not in special
             for token, segment in zip(encoding.ids, encoding.sequence_ids, strict=True)
         ]
 
     @property
-    def _nothing(self) -> int:
-        """The one token of a row for a text without any: a model must be given something."""
+    def _empty_text_token(self) -> int:
+        """Token of a row for a text without tokens: the model needs at least one."""
         known = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
         return next(token for token in known if token is not None)
 
 
-def _unzip(rows: list[tuple[int, Any]]) -> tuple[list[int], list[Any]]:
-    return [number for number, _ in rows], [encoding for _, encoding in rows]
-
-
-def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+def _pad(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
+
+
+def add_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]) -> Batch:
+    """Return the batch with 1 at each token of the first text that overlaps the evidence, 0 elsewhere.
+
+    Without a `RationaleExample` among the examples the batch is returned unchanged.
+    """
+    if not any(isinstance(example, RationaleExample) for example in examples):
+        return batch
+    evidence = torch.zeros(batch.tokens.shape)
+    for row, (source, encoding) in enumerate(zip(sources, encodings, strict=True)):
+        tokens = _evidence_tokens(examples[source], encoding)
+        evidence[row, : len(tokens)] = torch.tensor(tokens)
+    evidence = evidence.to(batch.tokens.device) * batch.maskable
+    return replace(batch, token_inputs={**batch.token_inputs, EVIDENCE: evidence})
+
+
+def _evidence_tokens(example: Example, encoding: Any) -> list[float]:
+    if not isinstance(example, RationaleExample):
+        return [0.0] * len(encoding.ids)
+    marked = [0] * (len(example.text) + 1)
+    for first, last in example.evidence:
+        marked[first:last] = [1] * (last - first)
+    # Cumulative counts: a token overlaps the evidence if the count grows between its first and last character.
+    count = list(accumulate(marked, initial=0))
+    return [
+        float(segment == 0 and count[last] > count[first])
+        for (first, last), segment in zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ]

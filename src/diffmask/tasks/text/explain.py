@@ -1,4 +1,4 @@
-"""Explanations of texts: rows that were one long text are put together again."""
+"""Explanations of texts; the rows of one long text are merged into one explanation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,35 +23,38 @@ from diffmask.tasks.text.encoding import EncodedBatch
 if TYPE_CHECKING:
     from diffmask.tasks.classification import TextClassification
 
-MARGIN = 0.1
+DEFAULT_MARGIN = 0.1
 """Largest KL(original || masked) of a verified set, in nats, for methods without a margin of their own."""
 TOKENS_AT_ONCE = 2_048
-"""With their padding, however long the rows are: enough to keep a processor busy, and memory stays as it is."""
+"""Tokens per forward pass, padding included: enough to keep a processor busy at a constant use of memory."""
+
+Positions = dict[Token, list[tuple[int, int]]]
+"""Row and column of each token; a token in the overlap of two rows has two positions."""
 
 
 def explain_examples(
     task: "TextClassification", explainer: Explainer, examples: Sequence[Example], *, verify: bool = False
 ) -> list[Explanation]:
-    """Explain each text; with `verify` the words that are enough are searched for on the model."""
+    """Return one explanation per text; with `verify` the words that are enough are searched for on the model."""
     if not examples:
         return []
-    encoded = task.read(examples)
+    encoded = task.encode_examples(examples)
     rows_at_once = max(1, min(256, TOKENS_AT_ONCE // encoded.batch.tokens.shape[1]))
-    numbers, attribution = explainer.explain_with_answer(encoded.batch, rows_at_once=rows_at_once)
+    logits, attribution = explainer.explain_with_answer(encoded.batch, rows_at_once=rows_at_once)
     rows_of: dict[int, list[int]] = {}
     for row, source in enumerate(encoded.sources):
         rows_of.setdefault(source, []).append(row)
-    texts = [
-        _Text(task, explainer, example, encoded, rows)
-        for example, rows in zip(examples, (rows_of[number] for number in range(len(examples))), strict=True)
-    ]
-    explanations = [_explanation(text, numbers, attribution) for text in texts]
-    return verified_explanations(texts, explanations, numbers, attribution) if verify else explanations
+    texts = [_TextRows(task, explainer, example, encoded, rows_of[index]) for index, example in enumerate(examples)]
+    explanations = [_explanation(text, logits, attribution) for text in texts]
+    if not verify:
+        return explanations
+    sets = verified_sets(texts, [explanation.units for explanation in explanations], logits, attribution)
+    return [replace(explanation, verified=verified) for explanation, verified in zip(explanations, sets, strict=True)]
 
 
 @dataclass(frozen=True)
-class _Text:
-    """One text and the rows it was read as."""
+class _TextRows:
+    """Text with the rows that it was encoded as."""
 
     task: "TextClassification"
     explainer: Explainer
@@ -64,33 +67,36 @@ class _Text:
         return self.encoded.batch[torch.tensor(self.rows)].trim()
 
     @cached_property
-    def places(self) -> dict[Token, list[tuple[int, int]]]:
-        """Each maskable token with the rows and columns where it stands: several where rows overlap."""
-        return places_of(self.encoded, self.rows)
+    def positions(self) -> Positions:
+        """Positions of the maskable tokens."""
+        return token_positions(self.encoded, self.rows)
 
     def units(self, units: Sequence[Unit]) -> TextUnits:
         """Return the rows and columns of the tokens of each unit."""
-        places = list(self.places.values())
-        columns = [[(self.rows[line], column) for t in unit.tokens for line, column in places[t]] for unit in units]
-        return TextUnits(tuple(self.rows), tuple(map(tuple, columns)))
+        positions = list(self.positions.values())
+        columns = [
+            tuple((self.rows[row], column) for token in unit.tokens for row, column in positions[token])
+            for unit in units
+        ]
+        return TextUnits(tuple(self.rows), tuple(columns))
 
-    def measure(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
-        """Mean divergence over the text's rows, and what the model then says of them together."""
+    def mask_effect(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
+        """Return the mean divergence over the text's rows if only these tokens are kept, and the mean prediction."""
         batch = self.batch
-        inside = torch.zeros_like(batch.maskable)
-        for where, stays in zip(self.places.values(), kept.tolist(), strict=True):
-            for line, column in where:
-                inside[line, column] = stays
+        keep = torch.zeros_like(batch.maskable)
+        for positions, is_kept in zip(self.positions.values(), kept.tolist(), strict=True):
+            for row, column in positions:
+                keep[row, column] = is_kept
         with torch.no_grad():
             original = self.task.predict(batch)
-            masked = self.explainer.predict_kept(batch, inside, layer)
-        return float(divergence(original, masked).mean()), self.task.predictions(average(masked))[0]
+            masked = self.explainer.predict_kept(batch, keep, layer)
+        return float(divergence(original, masked).mean()), self.task.head.predictions(average(masked))[0]
 
 
-def places_of(encoded: EncodedBatch, rows: Sequence[int]) -> dict[Token, list[tuple[int, int]]]:
-    """Each maskable token of a text with the rows, counted from its first, and columns where it stands."""
-    found: dict[Token, list[tuple[int, int]]] = {}
-    for line, row in enumerate(rows):
+def token_positions(encoded: EncodedBatch, rows: Sequence[int]) -> Positions:
+    """Return the positions of the maskable tokens of a text; rows are counted from the text's first row."""
+    positions: Positions = {}
+    for index, row in enumerate(rows):
         encoding = encoded.encodings[row]
         maskable = encoded.batch.maskable[row].tolist()
         seen: dict[Token, int] = {}
@@ -99,18 +105,18 @@ def places_of(encoded: EncodedBatch, rows: Sequence[int]) -> dict[Token, list[tu
         ):
             if maskable[column]:
                 token = Token(piece, span, segment)
-                # Several byte pieces of one character have the same span, and may be spelt the same.
+                # Several byte pieces of one character have the same span and may have the same spelling.
                 token = Token(piece, span, segment, seen.setdefault(token, 0))
                 seen[Token(piece, span, segment)] += 1
-                found.setdefault(token, []).append((line, column))
-    return found
+                positions.setdefault(token, []).append((index, column))
+    return positions
 
 
 def row_words(example: Example, encoded: EncodedBatch, row: int) -> ReadRow:
-    """The words of one row's text; what lies between them, tokens that may not be masked included, are gaps."""
-    places = places_of(encoded, [row])
-    columns = [column for where in places.values() for _, column in where]
-    units = split_units(example.text, example.pair, tuple(places), "word")
+    """Return the words of one row; the text between them, including tokens that may not be masked, becomes gaps."""
+    positions = token_positions(encoded, [row])
+    columns = [column for where in positions.values() for _, column in where]
+    units = split_units(example.text, example.pair, tuple(positions), "word")
     gaps, segment, end = [], 0, 0
     texts = (example.text, example.pair or "")
     for unit in units:
@@ -120,89 +126,77 @@ def row_words(example: Example, encoded: EncodedBatch, row: int) -> ReadRow:
             gaps.append(f"{texts[0][end:]}\n{texts[1][: unit.span[0]]}")
         segment, end = unit.segment, unit.span[1]
     rest = texts[segment][end:] + (f"\n{texts[1]}" if segment == 0 and example.pair else "")
-    members = tuple(tuple(columns[token] for token in unit.tokens) for unit in units)
-    return ReadRow(tuple(unit.text for unit in units), (*gaps, rest), members)
+    word_columns = tuple(tuple(columns[token] for token in unit.tokens) for unit in units)
+    return ReadRow(tuple(unit.text for unit in units), (*gaps, rest), word_columns)
 
 
-def _explanation(text: _Text, numbers: Float[Tensor, "row feature"], attribution: Attribution) -> Explanation:
-    places = text.places
-    tokens = tuple(places)
+def _explanation(text: _TextRows, logits: Float[Tensor, "row feature"], attribution: Attribution) -> Explanation:
+    positions = text.positions
+    tokens = tuple(positions)
     rows = torch.tensor(text.rows)
-    by_layer = None if attribution.by_layer is None else _largest(attribution.by_layer[rows], places)
+    head = text.task.head
+    by_layer = None if attribution.by_layer is None else _max_over_rows(attribution.by_layer[rows], positions)
     return Explanation(
         text=text.example.text,
         pair=text.example.pair,
-        prediction=text.task.predictions(average(text.task.head.answer(numbers[rows])))[0],
+        prediction=head.predictions(average(head.distribution(logits[rows])))[0],
         tokens=tokens,
         units=split_units(text.example.text, text.example.pair, tokens, "word"),
-        token_scores=_largest(attribution.scores[rows], places),
+        token_scores=_max_over_rows(attribution.scores[rows], positions),
         token_by_layer=by_layer,
         layers=attribution.layers,
         method=text.explainer.config.label if text.explainer.config else type(text.explainer).__name__,
-        mask_effect=text.measure,
-        verifier=lambda units: verified_sets([text], [units], numbers, attribution)[0],
+        mask_effect=text.mask_effect,
+        verifier=lambda units: verified_sets([text], [units], logits, attribution)[0],
     )
 
 
-def verified_explanations(
-    texts: Sequence[_Text],
-    explanations: Sequence[Explanation],
-    numbers: Float[Tensor, "row feature"],
-    attribution: Attribution,
-) -> list[Explanation]:
-    """Add to each explanation the smallest set of its units that is measured to be enough."""
-    sets = verified_sets(texts, [explanation.units for explanation in explanations], numbers, attribution)
-    return [replace(explanation, verified=verified) for explanation, verified in zip(explanations, sets, strict=True)]
-
-
 def verified_sets(
-    texts: Sequence[_Text],
+    texts: Sequence[_TextRows],
     units: Sequence[tuple[Unit, ...]],
-    numbers: Float[Tensor, "row feature"],
+    logits: Float[Tensor, "row feature"],
     attribution: Attribution,
 ) -> list[VerifiedSet]:
-    """Search the sets of several texts together."""
+    """Search the smallest sufficient set of units of each text, all texts together."""
     explainer = texts[0].explainer
-    margin = float(getattr(explainer.config, "margin", MARGIN))
+    margin = float(getattr(explainer.config, "margin", DEFAULT_MARGIN))
     masks = verify_units(
         lambda batch, kept: explainer.predict_kept(batch, kept, None),
         texts[0].encoded.batch,
-        texts[0].task.head.answer(numbers),
+        texts[0].task.head.distribution(logits),
         attribution.scores,
         [text.units(text_units) for text, text_units in zip(texts, units, strict=True)],
         margin,
     )
     return [
-        _verified_set(text, text_units, masks, number, margin)
-        for number, (text, text_units) in enumerate(zip(texts, units, strict=True))
+        _verified_set(text, text_units, masks, index, margin)
+        for index, (text, text_units) in enumerate(zip(texts, units, strict=True))
     ]
 
 
 def _verified_set(
-    text: _Text, units: tuple[Unit, ...], masks: VerifiedMasks, number: int, margin: float
+    text: _TextRows, units: tuple[Unit, ...], masks: VerifiedMasks, index: int, margin: float
 ) -> VerifiedSet:
-    chosen = masks.units[number]
-    outside = torch.ones(len(text.places), dtype=torch.bool)
+    chosen = masks.units[index]
+    outside = torch.ones(len(text.positions), dtype=torch.bool)
     outside[[token for unit in units for token in unit.tokens]] = False
     return VerifiedSet(
         words=tuple(units[unit].text for unit in chosen),
         kept=tuple(unit in chosen for unit in range(len(units))),
-        kl=float(masks.divergence[number]),
+        kl=float(masks.divergence[index]),
         margin=margin,
-        same_prediction=bool(masks.same_prediction[number]),
-        minimal=bool(masks.minimal[number]),
-        rows=int(masks.rows_used[number]),
-        prior=None if chosen else str(text.measure(outside, None)[1]),
+        same_prediction=bool(masks.same_prediction[index]),
+        minimal=bool(masks.minimal[index]),
+        rows=int(masks.rows_used[index]),
+        prior=None if chosen else str(text.mask_effect(outside, None)[1]),
     )
 
 
-def _largest(
-    scores: Float[Tensor, "row *layer column"], places: dict[Token, list[tuple[int, int]]]
-) -> Float[Tensor, "*layer token"]:
-    """The largest score of each token over the rows in which it stands."""
-    if len(scores) == 1 or not places:
-        return scores[0][..., [column for where in places.values() for _, column in where]]
+def _max_over_rows(scores: Float[Tensor, "row *layer column"], positions: Positions) -> Float[Tensor, "*layer token"]:
+    """Return the largest score of each token over the rows that contain it."""
+    if len(scores) == 1 or not positions:
+        return scores[0][..., [column for where in positions.values() for _, column in where]]
     columns = [
-        torch.stack([scores[row, ..., column] for row, column in where]).amax(dim=0) for where in places.values()
+        torch.stack([scores[row, ..., column] for row, column in where]).amax(dim=0) for where in positions.values()
     ]
     return torch.stack(columns, dim=-1)

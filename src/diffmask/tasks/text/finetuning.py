@@ -1,8 +1,7 @@
-"""Rows with a random part of their tokens masked: what a model is fine-tuned on to take erasure for granted.
+"""Fine-tuning of a classifier: AdamW, linear warm-up and decay, best epoch by validation score.
 
-Madsen et al. 2024, "Faithfulness Measurable Masked Language Models".
-
-Fine-tuning: AdamW, a rate that falls in a line, the best epoch kept; on masked texts too where that is asked for.
+With `masked_fraction` the classifier is also trained on masked texts, so that masked inputs are not out of
+distribution. Madsen et al. 2024, "Faithfulness Measurable Masked Language Models".
 """
 
 import logging
@@ -18,62 +17,63 @@ from diffmask.core.task import Task
 from diffmask.core.training import generator, minibatches, progress_bar, seeded
 from diffmask.errors import TaskError
 
+logger = logging.getLogger(__name__)
 
-def mask_random_tokens(task: Task, batch: Batch, rows: float, source: torch.Generator) -> Batch:
-    """The batch with a share of its rows masked, the last ones: each by a share of its own, token by token."""
-    if rows == 0:
+
+def mask_random_tokens(task: Task, batch: Batch, fraction: float, source: torch.Generator) -> Batch:
+    """Mask tokens in the last `fraction` of the rows; each such row has its own masking rate, uniform in (0, 1)."""
+    if fraction == 0:
         return batch
     if task.mask_token is None:
         raise TaskError(f"{type(task).__name__} has no mask token: it cannot be fine-tuned on masked texts")
-    share = torch.rand(len(batch), 1, generator=source)
-    share[: len(batch) - round(rows * len(batch))] = 0
-    gone = (torch.rand(batch.tokens.shape, generator=source) < share).to(batch.tokens.device) & batch.maskable
-    return replace(batch, tokens=batch.tokens.masked_fill(gone, task.mask_token))
-
-
-logger = logging.getLogger(__name__)
+    rate = torch.rand(len(batch), 1, generator=source)
+    rate[: len(batch) - round(fraction * len(batch))] = 0
+    masked = (torch.rand(batch.tokens.shape, generator=source) < rate).to(batch.tokens.device) & batch.maskable
+    return replace(batch, tokens=batch.tokens.masked_fill(masked, task.mask_token))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning:
-    """The choices of a fine-tuning."""
+    """Hyperparameters of a fine-tuning."""
 
     epochs: int = 3
     """Passes over the training rows."""
     batch_size: int = 32
     learning_rate: float = 5e-5
-    """At its highest, after a tenth of the steps; from there it falls to zero."""
-    answers: Literal["classes", "labels", "numbers"] = "classes"
-    """One class a text, several labels at once, or a number."""
-    masked: float = 0.0
-    """Share of each minibatch's rows that are partly masked, so that erased texts do not surprise the model.
+    """Peak of the learning rate, after a tenth of the steps; from there it decays linearly to zero."""
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] = (
+        "single_label_classification"
+    )
+    """Kind of the outcome, as `transformers` calls it: one class per text, several labels at once, or numbers."""
+    masked_fraction: float = 0.0
+    """Fraction of the rows of each minibatch that are masked at random; 0.5 in Madsen et al. 2024.
 
-    Each such row loses a share of its tokens to the mask token, drawn from (0, 1); the best epoch is the best on the
-    validation rows as they are and partly masked. 0.5 is the choice of Madsen et al. 2024.
+    Each such row has its own masking rate, drawn from (0, 1). The best epoch is then the best on the validation rows
+    and on a masked copy of them.
     """
 
     @property
     def tuning(self) -> "FineTuning":
-        """These choices alone, without those of a recipe that has more."""
+        """The hyperparameters alone, without the other fields of a config that inherits them."""
         return FineTuning(**{field.name: getattr(self, field.name) for field in fields(FineTuning)})
 
     def fine_tune(self, task: Task, seed: int) -> list[float]:
-        """Train the task's model in place; its score on the validation rows after each epoch, where there are any."""
-        model, source = task.model, generator(seed, "fine-tuning")
+        """Train the task's model in place and return the validation score after each epoch."""
+        model, order = task.model, generator(seed, "fine-tuning")
         masks = generator(seed, "masked fine-tuning")
         held_out = self._held_out(task, seed)
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, weight_decay=0.01)
         steps = self.epochs * -(-len(task.data["train"]) // self.batch_size)
-        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step / max(steps, 1)))
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_decay(step / max(steps, 1)))
         scores: list[float] = []
-        kept = deepcopy(model.state_dict())
+        best = deepcopy(model.state_dict())
         with exclusive(model), seeded(seed, "dropout"), progress_bar(range(steps), "train the classifier") as bar:
             for epoch in range(self.epochs):
                 model.train().requires_grad_(True)
-                for batch in minibatches(task.data["train"], self.batch_size, source, pool=50):
+                for rows in minibatches(task.data["train"], self.batch_size, order, pool=50):
                     optimizer.zero_grad()
-                    seen = mask_random_tokens(task, batch, self.masked, masks)
-                    loss = -task.forward_train(seen).log_prob(seen.target).mean()
+                    batch = mask_random_tokens(task, rows, self.masked_fraction, masks)
+                    loss = -task.forward_train(batch).log_prob(batch.target).mean()
                     loss.backward()
                     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                     optimizer.step()
@@ -81,24 +81,24 @@ class FineTuning:
                     bar.update()
                 if held_out:
                     scores.append(sum(map(task.score, held_out)) / len(held_out))
-                    logger.info("epoch %d of %d: score %.4f on validation rows", epoch + 1, self.epochs, scores[-1])
+                    logger.info("epoch %d of %d: validation score %.4f", epoch + 1, self.epochs, scores[-1])
                 if not held_out or scores[-1] >= max(scores):
-                    kept = deepcopy(model.state_dict())
-        model.load_state_dict(kept)
+                    best = deepcopy(model.state_dict())
+        model.load_state_dict(best)
         model.eval().requires_grad_(False)
-        task.trained_with_masks = task.trained_with_masks or self.masked > 0
+        task.trained_with_masks = task.trained_with_masks or self.masked_fraction > 0
         return scores
 
     def _held_out(self, task: Task, seed: int) -> list[Batch]:
-        """The validation rows, and a partly masked copy of all of them where some are masked in training."""
+        """Return the validation rows, with a masked copy if training masks rows; an empty list without the split."""
         if "valid" not in task.data:
             return []
-        plain = task.data["valid"]
-        if not self.masked:
-            return [plain]
-        return [plain, mask_random_tokens(task, plain, 1.0, generator(seed, "masked validation"))]
+        valid = task.data["valid"]
+        if not self.masked_fraction:
+            return [valid]
+        return [valid, mask_random_tokens(task, valid, 1.0, generator(seed, "masked validation"))]
 
 
-def _rate(progress: float) -> float:
-    """Share of the highest learning rate: up in the first tenth, then down to zero."""
+def _warmup_decay(progress: float) -> float:
+    """Return the fraction of the peak learning rate: up over the first tenth of training, then down to zero."""
     return min(progress / 0.1, (1 - progress) / 0.9) if progress < 1 else 0.0

@@ -1,6 +1,7 @@
-"""Finding a model's sites by watching it run: the token embedding, the input of every block, the output of the last.
+"""Inspection of a model by running it: its sites, and the side on which it expects padding.
 
-On which side a model wants its padding, found by trying; batches themselves are always padded on the right.
+Sites are the token embedding, the input of every block and the output of the last block. Batches are always padded on
+the right; `Padding` converts them for a model that expects padding on the left.
 """
 
 from collections import Counter
@@ -16,25 +17,28 @@ from diffmask.core.hooks import Edit, ModuleCall, Site, edit_sites, frozen, reco
 from diffmask.errors import InputError, SiteError
 
 ROWS, TOKENS = 2, 7
-"""Shape of the probing pass: two different numbers, so that the axes can be told apart."""
+"""Shape of the probing pass: two different numbers identify the axes."""
 
 ForwardPass = Callable[[Int[Tensor, "row token"]], Tensor]
+"""Function from token ids to logits."""
 
 
 def find_sites(model: nn.Module, embedding: nn.Module, run: ForwardPass, depth: int | None = None) -> dict[str, Site]:
-    """Sites `embedding`, `block1` .. `blockN` (the input of each block) and `output` (of the last).
+    """Find the sites `embedding`, `block1` .. `blockN` (the input of each block) and `output` (of the last block).
 
     Blocks are the members of the module list whose members are called most often on states with a row and a token
-    axis; of two such lists, one inside the other, the outer. A block that is called N times counts N times. `depth` is
-    the number of blocks that the model's configuration states; another number found is an error, and so are blocks
-    that the tokens can go around.
+    axis; of two nested lists, the outer. A block that is called N times counts N times.
+
+    Raises:
+        SiteError: The number of blocks is not `depth`, the number in the model's configuration; or information about
+            the tokens bypasses the blocks.
     """
     path = _path_of(model, embedding)
     lists = _block_lists(model)
-    members = {member for found in lists.values() for member in found}
+    members = {member for paths in lists.values() for member in paths}
     with frozen(model), torch.no_grad():
         with record_calls(model, {path, *members}) as calls:
-            probe(run, embedding)
+            run_probe(run, embedding)
         first = _embedding_site([call for call in calls if call.module == path], path)
         blocks = _longest_chain(calls, lists, depth)
         if not blocks:
@@ -46,14 +50,14 @@ def find_sites(model: nn.Module, embedding: nn.Module, run: ForwardPass, depth: 
         if depth not in (None, len(sites) - 1):
             raise SiteError(f"{len(sites) - 1} blocks found where the model's configuration states {depth}")
         for name in ("block1", "output"):
-            _require_no_way_around(model, sites[name], lambda turn: probe(run, embedding, turn))
+            _require_no_bypass(model, sites[name], lambda variant: run_probe(run, embedding, variant))
     return {"embedding": first, **sites}
 
 
-def probe(run: ForwardPass, embedding: nn.Module, turn: int = 0) -> Tensor:
-    """One small pass; other tokens at every turn."""
+def run_probe(run: ForwardPass, embedding: nn.Module, variant: int = 0) -> Tensor:
+    """Run a small forward pass; every variant has other tokens."""
     weight = cast(Tensor, embedding.weight)
-    tokens = (torch.arange(ROWS * TOKENS, device=weight.device) + 5 * turn) % len(weight)
+    tokens = (torch.arange(ROWS * TOKENS, device=weight.device) + 5 * variant) % len(weight)
     try:
         return run(tokens.view(ROWS, TOKENS))
     except SiteError:
@@ -62,37 +66,37 @@ def probe(run: ForwardPass, embedding: nn.Module, turn: int = 0) -> Tensor:
         raise SiteError(f"a probing pass over {ROWS} rows of {TOKENS} tokens fails in the model: {error}") from error
 
 
-def _require_no_way_around(model: nn.Module, site: Site, probe: Callable[[int], Tensor]) -> None:
-    """With its state set to a constant, a site must let nothing of the tokens through."""
-    answers = []
-    for turn in (0, 1):
+def _require_no_bypass(model: nn.Module, site: Site, probe: Callable[[int], Tensor]) -> None:
+    """Check that the logits do not depend on the tokens when the site's state is a constant."""
+    logits = []
+    for variant in (0, 1):
         with edit_sites(model, {site: lambda state: torch.linspace(-1, 1, state.shape[-1]).to(state).expand_as(state)}):
-            answers.append(probe(turn))
-    if not torch.allclose(answers[0], answers[1], rtol=1e-3, atol=1e-4):
+            logits.append(probe(variant))
+    if not torch.allclose(logits[0], logits[1], rtol=1e-3, atol=1e-4):
         raise SiteError(
-            f"the {site.side} of '{site.module}' is not all that the model knows of the tokens there: something goes "
-            "around it, and a mask would be no mask; name the sites yourself (docs/howto/own_task.md)"
+            f"the {site.side} of '{site.module}' is not all that the model knows of the tokens there: information "
+            "bypasses it, so that a mask would have no effect; name the sites yourself (docs/howto/own_task.md)"
         )
 
 
-def _path_of(model: nn.Module, wanted: nn.Module) -> str:
-    paths = [path for path, module in model.named_modules() if module is wanted]
+def _path_of(model: nn.Module, embedding: nn.Module) -> str:
+    paths = [path for path, module in model.named_modules() if module is embedding]
     if not paths:
         raise SiteError(f"the input embedding of {type(model).__name__} is not one of its modules")
     return paths[0]
 
 
 def _block_lists(model: nn.Module) -> dict[str, list[str]]:
-    """Paths of the members of every module list whose members share a class, outer lists first."""
-    found = {}
+    """Return the paths of the members of every module list whose members share a class, outer lists first."""
+    lists = {}
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and len({type(member) for member in module}) == 1:
-            found[path] = [f"{path}.{index}" for index in range(len(module))]
-    return found
+            lists[path] = [f"{path}.{index}" for index in range(len(module))]
+    return lists
 
 
 def _longest_chain(calls: list[ModuleCall], lists: Mapping[str, list[str]], depth: int | None) -> list[ModuleCall]:
-    """The calls of the list that has as many as stated; else of the one that has most, the outer of two that tie."""
+    """Return the calls of the list with `depth` calls, or else with the most calls; of equal lists, the outer."""
     chains = [
         [call for call in calls if call.module in members and _is_state(call.input) and _is_state(call.output)]
         for members in lists.values()
@@ -101,7 +105,7 @@ def _longest_chain(calls: list[ModuleCall], lists: Mapping[str, list[str]], dept
 
 
 def _is_state(state: Tensor | None) -> bool:
-    """[row, token, width] or [token, row, width]; models that pad inside have more tokens than they were given."""
+    """Return whether the shape is [row, token, width] or [token, row, width]; some models pad their own input."""
     return state is not None and state.ndim == 3 and (_row_first(state) or _token_first(state))
 
 
@@ -124,12 +128,12 @@ def _embedding_site(calls: list[ModuleCall], path: str) -> Site:
 
 
 def _block_sites(blocks: list[ModuleCall]) -> dict[str, Site]:
-    """One site a call, numbered where a module is called more than once."""
-    often, seen = Counter(call.module for call in blocks), Counter[str]()
+    """Return one site per call; the calls of a module that is called several times are numbered."""
+    total, seen = Counter(call.module for call in blocks), Counter[str]()
     sites = {}
     for number, call in enumerate(blocks, start=1):
         assert call.input is not None
-        index = seen[call.module] if often[call.module] > 1 else None
+        index = seen[call.module] if total[call.module] > 1 else None
         seen[call.module] += 1
         sites[f"block{number}"] = Site(call.module, "input", index, not _row_first(call.input))
     last = sites[f"block{len(blocks)}"]
@@ -142,61 +146,62 @@ Logits = Callable[[Int[Tensor, "row token"], Bool[Tensor, "row token"]], Float[T
 
 @dataclass(frozen=True)
 class Padding:
-    """Carries rows from a batch's own order of tokens to the model's, and states back."""
+    """Conversion of rows from right padding, the order of a batch, to the model's order, and of states back."""
 
     left: bool = False
+    """Whether the model expects padding on the left."""
 
     def to_model(
         self, value: Shaped[Tensor, "row token *rest"], present: Bool[Tensor, "row token"]
     ) -> Shaped[Tensor, "row token *rest"]:
-        """Rows as the model wants them."""
-        return _take(value, self._places(present)) if self.left else value
+        """Return rows in the model's order."""
+        return _take(value, self._permutation(present)) if self.left else value
 
     def from_model(
         self, weights: Float[Tensor, "row layer head query key"], present: Bool[Tensor, "row token"]
     ) -> Float[Tensor, "row layer head query key"]:
-        """Attention between the model's places as attention between the batch's."""
+        """Return attention weights in the batch's order of tokens."""
         if not self.left:
             return weights
-        back = self._places(present).argsort(dim=1)
+        inverse = self._permutation(present).argsort(dim=1)
         row = torch.arange(len(weights), device=weights.device)[:, None, None]
-        return weights.permute(0, 3, 4, 1, 2)[row, back[:, :, None], back[:, None, :]].permute(0, 3, 4, 1, 2)
+        return weights.permute(0, 3, 4, 1, 2)[row, inverse[:, :, None], inverse[:, None, :]].permute(0, 3, 4, 1, 2)
 
-    def around(self, edit: Edit, present: Bool[Tensor, "row token"]) -> Edit:
-        """The edit for states in the model's order; tokens that the model added at the end are left alone."""
+    def adapt_edit(self, edit: Edit, present: Bool[Tensor, "row token"]) -> Edit:
+        """Return the edit for states in the model's order; tokens that the model itself appended stay unchanged."""
         tokens = present.shape[1]
 
-        def changed(state: Tensor) -> Tensor:
+        def adapted(state: Tensor) -> Tensor:
             if self.left:
-                there = self._places(present)
-                return _take(edit(_take(state, there.argsort(dim=1))), there)
+                order = self._permutation(present)
+                return _take(edit(_take(state, order.argsort(dim=1))), order)
             if state.shape[1] == tokens:
                 return edit(state)
             return torch.cat([edit(state[:, :tokens]), state[:, tokens:]], dim=1)
 
-        return changed
+        return adapted
 
-    def _places(self, present: Bool[Tensor, "row token"]) -> Int[Tensor, "row token"]:
-        """For each of the model's places, the batch's: padding in front, then the row."""
+    def _permutation(self, present: Bool[Tensor, "row token"]) -> Int[Tensor, "row token"]:
+        """Return the batch's column of each of the model's columns: padding first, then the row."""
         return present.int().sort(dim=1, stable=True).indices
 
 
-def _take(value: Tensor, places: Int[Tensor, "row token"]) -> Tensor:
-    index = places.view(*places.shape, *[1] * (value.ndim - 2)).expand(-1, -1, *value.shape[2:])
+def _take(value: Tensor, columns: Int[Tensor, "row token"]) -> Tensor:
+    index = columns.view(*columns.shape, *[1] * (value.ndim - 2)).expand(-1, -1, *value.shape[2:])
     return value.gather(1, index)
 
 
 @torch.no_grad()
 def find_padding(logits: Logits, pad: int, vocabulary: int, device: torch.device) -> Padding:
-    """The side on which padding changes nothing: a short row beside a longer one answers as it does alone."""
-    # With a padding token that the model does not know as such, some decoders answer for it.
-    known = [token for token in range(vocabulary) if token != pad][-7:]
-    long = torch.tensor([known, [*known[:4], pad, pad, pad]], device=device)
+    """Find the side on which padding does not change the logits of a short row in a batch with a longer one."""
+    # The pad token itself must not occur in a row: some decoders read their answer at the token before it.
+    tokens = [token for token in range(vocabulary) if token != pad][-7:]
+    rows = torch.tensor([tokens, [*tokens[:4], pad, pad, pad]], device=device)
     present = torch.arange(7, device=device)[None] < torch.tensor([[7], [4]], device=device)
-    alone = logits(long[1:, :4], present[1:, :4])
+    alone = logits(rows[1:, :4], present[1:, :4])
     for padding in (Padding(), Padding(left=True)):
-        beside = logits(padding.to_model(long, present), padding.to_model(present, present))[1:]
-        if torch.allclose(beside, alone, rtol=1e-2, atol=1e-3 + 1e-2 * float(alone.abs().max())):
+        padded = logits(padding.to_model(rows, present), padding.to_model(present, present))[1:]
+        if torch.allclose(padded, alone, rtol=1e-2, atol=1e-3 + 1e-2 * float(alone.abs().max())):
             return padding
     raise InputError(
         f"padding changes the model's answer, on the right and on the left; is {pad} its padding token? "

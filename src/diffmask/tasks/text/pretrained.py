@@ -1,6 +1,7 @@
-"""Loading a classifier and its tokenizer, from a folder, from the hub or from the reader's own hands.
+"""Load a Hugging Face classifier and its tokenizer, and rebuild the untrained classifier that it was fine-tuned from.
 
-Where a classifier came from: the encoder and the choices with which it is trained again from the start.
+No function here runs Python code of a model repository unless the caller passes `trust_remote_code=True`. That choice
+is never read from a file.
 """
 
 import warnings
@@ -18,37 +19,65 @@ from diffmask.datasets.loading import packaged_encoder
 from diffmask.errors import InputError, SiteError, TrainingWarning
 from diffmask.tasks.text.finetuning import FineTuning
 
-UNLIMITED = 1_000_000
-"""Tokenizers without a limit state one larger than this."""
+NO_LIMIT = 1_000_000
+"""Tokenizers without a length limit state one larger than this."""
 
 
-def load_classifier(model: str | Path | nn.Module, tokenizer: Any) -> tuple[Any, Any]:
-    """The model and its tokenizer; a name is a folder or a hub id."""
+def load_classifier(
+    model: str | Path | nn.Module, tokenizer: Any = None, *, trust_remote_code: bool = False
+) -> tuple[Any, Any]:
+    """Return a sequence classifier and its tokenizer; a name is a folder or a hub id."""
     if isinstance(model, nn.Module):
         if tokenizer is None:
             raise InputError(f"{type(model).__name__} came without its tokenizer; give TextClassification both")
-        return model, load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
+        classifier: Any = model
+    else:
+        classifier = _load_trained(model, trust_remote_code)
+    name = model if tokenizer is None else tokenizer
+    if isinstance(name, str | Path):
+        return classifier, load_tokenizer(name, trust_remote_code=trust_remote_code)
+    return classifier, tokenizer
+
+
+def _load_trained(name: str | Path, trust_remote_code: bool) -> Any:
+    """Load a classifier and refuse a model whose head would be random."""
     from transformers import AutoModelForSequenceClassification
 
-    found, report = _from_pretrained(AutoModelForSequenceClassification, model, output_loading_info=True)
+    classifier, report = _from_pretrained(
+        AutoModelForSequenceClassification, name, trust_remote_code=trust_remote_code, output_loading_info=True
+    )
     if report["missing_keys"]:
         raise InputError(
-            f"'{model}' has no trained classifier: {', '.join(sorted(report['missing_keys']))} would be random; "
-            f"train one with `diffmask train --model {model} --data ... --out ...`"
+            f"'{name}' has no trained classifier: {', '.join(sorted(report['missing_keys']))} would be random; "
+            f"train one with `diffmask train --model {name} --data ... --out ...`"
         )
-    return found, load_tokenizer(model) if tokenizer is None else tokenizer
+    return classifier
 
 
-def load_tokenizer(name: str | Path) -> Any:
-    """The tokenizer of a folder or a hub id."""
+def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Return the tokenizer of a folder or a hub id."""
     from transformers import AutoTokenizer
 
-    return _from_pretrained(AutoTokenizer, name)
+    return _from_pretrained(AutoTokenizer, name, trust_remote_code=trust_remote_code)
+
+
+def _from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: bool, **options: Any) -> Any:
+    # An explicit False: with None, transformers asks on stdin whether to run the repository's code.
+    try:
+        with quiet_transformers():
+            return auto_class.from_pretrained(str(name), trust_remote_code=trust_remote_code, **options)
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise InputError(
+                f"'{name}' comes with Python code of its own, which was not run; read the code, and if you trust it, "
+                "pass trust_remote_code=True (command line: --trust-remote-code)"
+            ) from None
+        raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {str(error).splitlines()[0]}") from error
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Within this block `transformers` draws no progress bars and does not remark that a new head is new."""
+    """Hide the progress bars of `transformers` and its warning that a new head is untrained."""
     from transformers.utils import logging as library
 
     level, bars = library.get_verbosity(), library.is_progress_bar_enabled()
@@ -64,7 +93,7 @@ def quiet_transformers() -> Iterator[None]:
 
 @contextmanager
 def eager_attention(model: Any) -> Iterator[None]:
-    """Within this block a transformer keeps its attention weights, which the faster kernels never hold."""
+    """Switch a transformer to the eager attention kernel, the only one that returns attention weights."""
     kernel = getattr(model.config, "_attn_implementation", "eager")
     if kernel == "eager" or not hasattr(model, "set_attn_implementation"):
         yield
@@ -76,16 +105,8 @@ def eager_attention(model: Any) -> Iterator[None]:
         model.set_attn_implementation(kernel)
 
 
-def _from_pretrained(kind: Any, name: str | Path, **options: Any) -> Any:
-    try:
-        with quiet_transformers():
-            return kind.from_pretrained(str(name), **options)
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {str(error).splitlines()[0]}") from error
-
-
 def token_embedding(model: Any) -> Any:
-    """The module that turns token ids into vectors."""
+    """Return the module that maps token ids to vectors."""
     try:
         return model.get_input_embeddings()
     except (AttributeError, NotImplementedError) as error:
@@ -93,85 +114,93 @@ def token_embedding(model: Any) -> Any:
 
 
 def max_input_tokens(model: Any, tokenizer: Any) -> int | None:
-    """The most tokens a row may have: what the tokenizer states and the position embeddings hold."""
-    stated = [tokenizer.model_max_length] if tokenizer.model_max_length < UNLIMITED else []
-    held = [
-        # Where padding has a position of its own, real positions start after it.
+    """Return the largest number of tokens per row, the smaller of the tokenizer's limit and the position embeddings."""
+    stated = [tokenizer.model_max_length] if tokenizer.model_max_length < NO_LIMIT else []
+    positions = [
+        # If padding has a position of its own, real positions start after it.
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
         for path, module in model.named_modules()
         if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in ("position_embeddings", "wpe")
     ]
-    return min([*stated, *held], default=None)
+    return min([*stated, *positions], default=None)
 
 
-NOTED = "diffmask_origin"
-"""Where a classifier's configuration, and so every saved classifier, names its origin."""
-AS_A_RULE = FineTuning()
+CONFIG_KEY = "diffmask_finetuning_source"
+"""Key of the source in a model's configuration, and so in every classifier that `diffmask train` saves."""
+DEFAULT_TUNING = FineTuning()
 
 
 @dataclass(frozen=True)
 class FineTuningSource:
-    """An encoder, where it is known, and how it becomes a classifier."""
+    """Pretrained encoder of a classifier and the hyperparameters of its fine-tuning; ROAR retrains from here."""
 
-    encoder: str | None = None
-    """Folder, hub id or short name; where there is none, training begins with the classifier's own body."""
-    tuning: FineTuning = AS_A_RULE
+    encoder: str | Path | None = None
+    """Folder, hub id or short name of the encoder; None retrains the classifier's own body with a new head."""
+    tuning: FineTuning = DEFAULT_TUNING
+    trust_remote_code: bool = False
+    """Whether to run Python code of the encoder's repository. Never saved, never read from a configuration."""
 
     @staticmethod
     def of(config: Any) -> "FineTuningSource":
-        """What a configuration says of it."""
-        noted = getattr(config, NOTED, None)
-        if not isinstance(noted, Mapping):
+        """Return the source that a model's configuration states."""
+        stated = getattr(config, CONFIG_KEY, None)
+        if not isinstance(stated, Mapping):
             return FineTuningSource()
-        chosen = {field.name: noted[field.name] for field in fields(FineTuning) if field.name in noted}
-        return FineTuningSource(noted.get("encoder"), FineTuning(**chosen))
+        known = {field.name: stated[field.name] for field in fields(FineTuning) if field.name in stated}
+        return FineTuningSource(stated.get("encoder"), FineTuning(**known))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only."""
-        return {"encoder": self.encoder, **asdict(self.tuning)}
+        """Return the encoder and the hyperparameters as plain values."""
+        return {"encoder": None if self.encoder is None else str(self.encoder), **asdict(self.tuning)}
 
-    def classifier(self, names: Sequence[str], problem: str | None, seed: int) -> Any:
-        """The encoder with an untrained head for outcomes of these names; it knows where it came from."""
+    def init_classifier(self, names: Sequence[str], problem_type: str | None, seed: int) -> Any:
+        """Return the encoder with an untrained head; its configuration states this source."""
         from transformers import AutoModelForSequenceClassification
 
-        with seeded(seed, "classifier"), quiet_transformers():
-            model = AutoModelForSequenceClassification.from_pretrained(
+        with seeded(seed, "classifier"):
+            model = _from_pretrained(
+                AutoModelForSequenceClassification,
                 packaged_encoder(str(self.encoder)),
+                trust_remote_code=self.trust_remote_code,
                 num_labels=len(names),
                 id2label=dict(enumerate(names)),
-                label2id={name: place for place, name in enumerate(names)},
-                problem_type=problem,
+                label2id={name: index for index, name in enumerate(names)},
+                problem_type=problem_type,
             )
-        setattr(model.config, NOTED, self.to_dict())
+        setattr(model.config, CONFIG_KEY, self.to_dict())
         return model
 
-    def untrained(self, model: Any, tokenizer: Any, names: Sequence[str], seed: int) -> Any:
-        """A classifier like this one as it was before it learned anything of its task, as far as that is known."""
+    def load_tokenizer(self) -> Any:
+        """Return the tokenizer of the encoder."""
+        return load_tokenizer(packaged_encoder(str(self.encoder)), trust_remote_code=self.trust_remote_code)
+
+    def untrained_copy(self, model: Any, tokenizer: Any, names: Sequence[str], seed: int) -> Any:
+        """Return the classifier before its fine-tuning: the encoder with a new head, or its own body if unknown."""
         if self.encoder is None:
-            return with_new_head(model, seed)
-        if load_tokenizer(packaged_encoder(self.encoder)).get_vocab() != tokenizer.get_vocab():
+            return reset_head(model, seed)
+        if self.load_tokenizer().get_vocab() != tokenizer.get_vocab():
             raise InputError(
-                f"the encoder '{self.encoder}' has another vocabulary than the classifier; give the one that it was "
-                "fine-tuned from"
+                f"the encoder '{self.encoder}' has another vocabulary than the classifier; give the encoder that it "
+                "was fine-tuned from"
             )
-        return self.classifier(names, model.config.problem_type, seed).to(next(model.parameters()).device)
+        return self.init_classifier(names, model.config.problem_type, seed).to(next(model.parameters()).device)
 
 
-def with_new_head(model: nn.Module, seed: int) -> nn.Module:
-    """A copy whose modules outside its body have random weights; all of them, where no body is told from the head."""
+def reset_head(model: nn.Module, seed: int) -> nn.Module:
+    """Return a copy with random weights outside its body (`base_model`); all weights if it has no separate body."""
     fresh = deepcopy(model)
     body = getattr(fresh, "base_model", fresh)
-    kept = set() if body is fresh else set(body.modules())
-    if kept:
+    body_modules = set() if body is fresh else set(body.modules())
+    if body_modules:
         warnings.warn(
-            f"it is not known from which encoder {type(model).__name__} was fine-tuned: trained again, it begins with "
-            "its present body and a new head; name the encoder (encoder=...) to begin where it began",
+            f"the encoder that {type(model).__name__} was fine-tuned from is unknown: retraining starts from its "
+            "present body with a new head; name the encoder with source=FineTuningSource(encoder=...)",
             TrainingWarning,
             stacklevel=2,
         )
     with seeded(seed, "classifier"):
         for module in fresh.modules():
             reset = getattr(module, "reset_parameters", None)
-            if module not in kept and callable(reset):
+            if module not in body_modules and callable(reset):
                 reset()
     return fresh
