@@ -1,4 +1,4 @@
-"""Artefacts are whole or not there; what is damaged or foreign is refused with its path, and built again."""
+"""Artefacts are complete or absent; damaged or foreign ones are rejected with their path and rebuilt."""
 
 import json
 import logging
@@ -20,19 +20,19 @@ def store(tmp_path: Path) -> Store:
 
 
 def refuse() -> Artefact:
-    raise AssertionError("it should have been found")
+    raise AssertionError("the artefact should be in the store")
 
 
-def test_an_artefact_is_found_again_as_it_was(store: Store) -> None:
+def test_a_stored_artefact_is_returned_unchanged(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
-    found = store.get_or_make("fit", "abc", refuse)
-    assert torch.equal(found.tensors["weight"], ARTEFACT.tensors["weight"])
-    assert found.values == ARTEFACT.values
+    artefact = store.get_or_make("fit", "abc", refuse)
+    assert torch.equal(artefact.tensors["weight"], ARTEFACT.tensors["weight"])
+    assert artefact.values == ARTEFACT.values
 
 
 @pytest.mark.parametrize("file", ["tensors.safetensors", "artefact.json"])
 @pytest.mark.parametrize("damage", ["truncated", "missing", "foreign"])
-def test_a_damaged_artefact_is_refused_with_its_path_and_built_again(
+def test_a_damaged_artefact_is_rejected_with_its_path_and_rebuilt(
     store: Store, file: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
@@ -49,7 +49,7 @@ def test_a_damaged_artefact_is_refused_with_its_path_and_built_again(
     assert store.get_or_make("fit", "abc", refuse).values["note"] == "new"
 
 
-def test_a_flipped_bit_is_noticed(store: Store) -> None:
+def test_a_flipped_bit_is_detected(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     file = store.path("fit", "abc") / "tensors.safetensors"
     content = bytearray(file.read_bytes())
@@ -59,7 +59,7 @@ def test_a_flipped_bit_is_noticed(store: Store) -> None:
         read(store.path("fit", "abc"), "fit")
 
 
-def test_a_changed_digit_in_the_values_is_noticed(store: Store) -> None:
+def test_a_changed_digit_in_the_values_is_detected(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     file = store.path("fit", "abc") / "artefact.json"
     file.write_text(file.read_text().replace("2.5", "2.6"))
@@ -68,7 +68,7 @@ def test_a_changed_digit_in_the_values_is_noticed(store: Store) -> None:
     assert not store.has("fit", "abc")
 
 
-def test_an_artefact_of_another_kind_or_digest_is_refused(store: Store) -> None:
+def test_an_artefact_of_another_kind_or_digest_is_rejected(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     with pytest.raises(StoreError, match="another artefact than the requested task"):
         read(store.path("fit", "abc"), "task")
@@ -92,7 +92,7 @@ def test_a_write_that_fails_leaves_no_half_artefact(store: Store) -> None:
     assert list(folder.parent.iterdir()) == []
 
 
-def test_whoever_writes_second_leaves_the_first_in_place(store: Store) -> None:
+def test_a_second_writer_does_not_replace_the_first_artefact(store: Store) -> None:
     folder = store.path("fit", "abc")
     write(folder, "fit", "abc", ARTEFACT)
     write(folder, "fit", "abc", Artefact({}, {"note": "late"}))
@@ -100,7 +100,7 @@ def test_whoever_writes_second_leaves_the_first_in_place(store: Store) -> None:
     assert len(list(folder.parent.iterdir())) == 1
 
 
-def test_what_killed_writers_left_is_swept_once_it_is_old(store: Store) -> None:
+def test_old_remains_of_killed_writers_are_removed(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     old, new = store.root / "fit" / ".writing-old", store.root / "fit" / ".writing-new"
     for aside in (old, new):

@@ -17,6 +17,7 @@ _HOMES = {
     "Task": "core.task",
     "TaskConfig": "core.task",
     "Retrainable": "core.capabilities",
+    "RowText": "core.capabilities",
     "Site": "core.hooks",
     "Method": "core.explainer",
     "Explainer": "core.explainer",

@@ -23,7 +23,7 @@ def explained(task: TransformerTask, name: str, options: dict[str, Any]) -> Expl
     return explainer
 
 
-# Every explanation begins with one pass for the model's own answer: that is the first number of each sum.
+# The first term of each sum is the pass for the model's prediction.
 COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ("uniform", {}, 1, 0, BATCH),
     ("random", {}, 1, 0, BATCH),
@@ -32,7 +32,7 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ("attention-rollout", {}, 1 + 1, 0, 2 * BATCH),
     ("gradient", {}, 1 + 1, 1, 2 * BATCH),
     ("input-x-gradient", {}, 1 + 2, 1, 3 * BATCH),
-    # One clean pass, ten points of which four share a pass, and the two ends of the path.
+    # One trace, ten points with four per pass, and the two ends of the path.
     (
         "integrated-gradients",
         {"n_steps": 10, "internal_batch_size": 4 * BATCH},
@@ -40,15 +40,15 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
         3,
         (1 + 1 + 10 + 2) * BATCH,
     ),
-    # One clean pass, a step each, and nothing else.
+    # One trace and one pass per step.
     ("bottleneck", {"steps": 5}, 1 + 1 + 5, 5, 7 * BATCH),
-    # One clean pass, everything masked, a step each, and the final masks.
+    # One trace, one pass with everything masked, one per step, and one with the final masks.
     ("diffmask-per-input", {"steps": 5}, 1 + 2 + 5 + 1, 5, 9 * BATCH),
     ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
     ("diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     ("surrogate-mask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     ("nested-diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
-    # Two clean passes of phi, one trace, and a step each of 4 samples.
+    # One trace, two unmodified passes, and one pass of 4 samples per step.
     ("noise-tolerance", {"max_steps": 3, "samples": 4}, 1 + 1 + 2 + 3, 3, (1 + 1 + 2 + 3 * 4) * BATCH),
     (
         "noise-tolerance",
@@ -74,7 +74,7 @@ def test_passes_are_counted(
     assert cost.seconds > 0
 
 
-def test_leave_one_out_costs_a_row_for_each_token(task: TransformerTask) -> None:
+def test_leave_one_out_costs_one_row_per_token(task: TransformerTask) -> None:
     words = int(task.data["test"][:BATCH].maskable.sum())
     cost = explained(task, "leave-one-out", {"internal_batch_size": 10}).cost
     assert cost.rows == BATCH + BATCH + words
@@ -82,14 +82,14 @@ def test_leave_one_out_costs_a_row_for_each_token(task: TransformerTask) -> None
     assert cost.backwards == 0
 
 
-def test_a_search_costs_a_row_for_each_set_it_tries(task: TransformerTask) -> None:
+def test_a_search_costs_one_row_per_evaluated_set(task: TransformerTask) -> None:
     batch = task.data["test"][:BATCH]
     explainer = explained(task, "subset-search", {})
-    tried = sum(result.evaluated for result in explainer.search(batch.trim()))  # type: ignore[operator]  # its own method
-    assert explainer.cost.rows == BATCH + tried
+    evaluated = sum(result.evaluated for result in explainer.search(batch.trim()))  # type: ignore[operator]  # its own method
+    assert explainer.cost.rows == BATCH + evaluated
 
 
-def test_costs_add_up_over_calls_and_the_fit_is_counted_apart(task: TransformerTask) -> None:
+def test_costs_add_up_over_calls_and_the_fit_is_counted_separately(task: TransformerTask) -> None:
     explainer = explained(task, "gradient", {})
     explainer(task.data["test"][:BATCH])
     assert explainer.cost.forwards == 4

@@ -72,7 +72,7 @@ class Retrainable(ABC):
 
 
 class RowText:
-    """Mixin of a `Task` that renders rows and outcomes for people. By default each token is shown as its id."""
+    """Mixin of a `Task` that renders rows and outcomes as text. By default each token is shown as its id."""
 
     if TYPE_CHECKING:
 

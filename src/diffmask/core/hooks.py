@@ -100,7 +100,7 @@ def persistent_edit(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
     An `edit_sites` of the same site runs afterwards and sees the replaced state.
     """
     if site.call is not None:
-        raise SiteError(f"'{site.module}' is called several times per pass, so its calls cannot be told apart here")
+        raise SiteError(f"'{site.module}' is called several times per pass, so its calls cannot be distinguished here")
     with exclusive(model):
         handle = _attach(model, site, lambda state: _apply(site, edit, state))
         try:
