@@ -1,4 +1,4 @@
-"""bABI from files and from a world of our own."""
+"""bABI from files and from the generator."""
 
 import os
 from collections import Counter
@@ -30,13 +30,13 @@ LINES = """1 Mary moved to the bathroom.
 
 
 def real(task: int, folder: str = "en-10k") -> list[babi.Question]:
-    place = SHARED / "babi" / folder
-    if not place.is_dir():
+    path = SHARED / "babi" / folder
+    if not path.is_dir():
         pytest.skip("there is no babi in the data folder; set DIFFMASK_DATA")
-    return babi.read_questions(place, task, "train")
+    return babi.read_questions(path, task, "train")
 
 
-def test_a_story_holds_all_that_was_said_before_and_no_questions() -> None:
+def test_a_story_has_all_earlier_statements_and_no_questions() -> None:
     first, second, third = babi.parse_questions(LINES)
     assert first.statements == ("Mary moved to the bathroom", "John went to the hallway")
     assert second.statements[2] == "Mary went back to the garden"
@@ -44,66 +44,69 @@ def test_a_story_holds_all_that_was_said_before_and_no_questions() -> None:
     assert third.statements == ("John moved to the office",)
 
 
-def test_evidence_are_the_words_of_the_supporting_facts() -> None:
+def test_evidence_is_the_words_of_the_supporting_facts() -> None:
     _, second, _ = babi.parse_questions(LINES)
     text = second.tokenized()
-    told = [word for word, needed in zip(text.words, text.evidence, strict=True) if needed]
-    assert told == ["Mary", "went", "back", "to", "the", "garden"]
+    evidence = [word for word, needed in zip(text.words, text.evidence, strict=True) if needed]
+    assert evidence == ["Mary", "went", "back", "to", "the", "garden"]
     assert text.pair == ("Where", "is", "Mary")
     assert babi.OUTCOMES[text.label] == "garden"
 
 
-def test_a_place_has_its_published_number_among_the_outcomes() -> None:
+def test_a_location_has_its_published_index_among_the_classes() -> None:
     assert len(set(babi.OUTCOMES)) == 36
-    assert [babi.OUTCOMES.index(place) for place in babi.LOCATIONS] == [8, 29, 33, 21, 32, 24]
+    assert [babi.OUTCOMES.index(location) for location in babi.LOCATIONS] == [8, 29, 33, 21, 32, 24]
 
 
 def test_the_files_have_the_published_sizes_and_vocabulary() -> None:
     real(1)
-    found = babi.load_babi(SHARED / "babi" / "en-10k", 1)
-    assert [len(split) for split in found.splits().values()] == [8500, 1500, 1000]
-    assert len(Vocabulary.of(found.train)) == 25
-    assert mean(len(text.words) + 2 for text in found.train) == pytest.approx(38, abs=0.5)
+    data = babi.load_babi(SHARED / "babi" / "en-10k", 1)
+    assert [len(split) for split in data.splits().values()] == [8500, 1500, 1000]
+    assert len(Vocabulary.of(data.train)) == 25
+    assert mean(len(text.words) + 2 for text in data.train) == pytest.approx(38, abs=0.5)
     assert len(Vocabulary.of([question.tokenized() for question in real(2)])) == 39
 
 
 def answer_from_the_facts(question: babi.Question) -> str:
-    """A second reading of the rules: the places named in the supporting facts."""
+    """Return the answer by a second implementation of the rules: the last location in the supporting facts."""
     places = [word for fact in question.facts for word in question.statements[fact].split() if word in babi.LOCATIONS]
     return places[-1]
 
 
 @pytest.mark.parametrize("task", [1, 2, 3])
-def test_our_own_questions_are_answered_by_exactly_their_facts(task: int) -> None:
+def test_generated_questions_are_answered_by_exactly_their_facts(task: int) -> None:
     for question in babi.generate_questions(task, 200, seed=3):
         assert len(question.facts) == task == len(set(question.facts))
         assert answer_from_the_facts(question) == question.answer
 
 
 @pytest.mark.parametrize(("task", "folder"), [(1, "en-10k"), (2, "en-10k"), (3, "en")])
-def test_our_own_stories_are_like_the_released_ones(task: int, folder: str) -> None:
+def test_generated_stories_have_the_statistics_of_the_released_ones(task: int, folder: str) -> None:
     released = real(task, folder)
     if task == 3:
         released += babi.read_questions(SHARED / "babi" / "en", 3, "test")
-    own = babi.generate_questions(task, 6000, seed=1)
-    lengths = [mean(len(question.tokenized().words) + 2 for question in questions) for questions in (released, own)]
+    generated = babi.generate_questions(task, 6000, seed=1)
+    lengths = [
+        mean(len(question.tokenized().words) + 2 for question in questions) for questions in (released, generated)
+    ]
     assert lengths[1] == pytest.approx(lengths[0], rel=0.03)
-    drawn = Counter(question.answer for question in own)
-    for place, count in zip(babi.LOCATIONS, ANSWERS[task], strict=True):
-        assert drawn[place] / len(own) == pytest.approx(count / 10_000, abs=0.03)
+    counts = Counter(question.answer for question in generated)
+    for location, count in zip(babi.LOCATIONS, ANSWERS[task], strict=True):
+        assert counts[location] / len(generated) == pytest.approx(count / 10_000, abs=0.03)
     vocabularies = [
-        set(Vocabulary.of([question.tokenized() for question in questions]).words) for questions in (released, own)
+        set(Vocabulary.of([question.tokenized() for question in questions]).words)
+        for questions in (released, generated)
     ]
     assert vocabularies[0] == vocabularies[1]
 
 
-def test_the_same_seed_tells_the_same_stories() -> None:
+def test_the_same_seed_generates_the_same_stories() -> None:
     assert babi.generate_questions(2, 20, seed=5) == babi.generate_questions(2, 20, seed=5)
 
 
 def test_the_split_is_the_published_one() -> None:
     questions = babi.generate_questions(1, 40, seed=0)
     train, valid = train_test_split(questions, train_size=0.85, random_state=np.random.RandomState(0))
-    found = babi.split_questions(questions, [])
-    assert list(found.train) == [question.tokenized() for question in train]
-    assert list(found.valid) == [question.tokenized() for question in valid]
+    data = babi.split_questions(questions, [])
+    assert list(data.train) == [question.tokenized() for question in train]
+    assert list(data.valid) == [question.tokenized() for question in valid]

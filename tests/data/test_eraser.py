@@ -48,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
     return home
 
 
-def marked(row: Example) -> list[str]:
+def evidence_texts(row: Example) -> list[str]:
     assert isinstance(row, RationaleExample)
     return [row.text[first:last] for first, last in row.evidence]
 
@@ -56,8 +56,8 @@ def marked(row: Example) -> list[str]:
 def test_evidence_is_found_in_the_text(folder: Path) -> None:
     first, second = load_eraser(folder).train
     assert (first.text, first.pair, first.label) == ("the film was very dull .", "is it good ?", "NEG")
-    assert marked(first) == ["film was", "dull"]
-    assert second.pair is None and marked(second) == ["great fun"]
+    assert evidence_texts(first) == ["film was", "dull"]
+    assert second.pair is None and evidence_texts(second) == ["great fun"]
     assert load_eraser(folder).names == ("NEG", "POS")
 
 
@@ -72,13 +72,13 @@ def test_a_file_alone_is_split_by_document(folder: Path) -> None:
     (folder / "train.jsonl").unlink()
     (folder / "test.jsonl").unlink()
     (folder / "val.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS * 3))
-    found = load_eraser(folder)
-    for row in (*found.train, *found.valid, *found.test):
-        assert sum(row in part for part in (found.train, found.valid, found.test)) == 1
-    assert len(found.train) + len(found.valid) + len(found.test) == 6
+    data = load_eraser(folder)
+    for row in (*data.train, *data.valid, *data.test):
+        assert sum(row in part for part in (data.train, data.valid, data.test)) == 1
+    assert len(data.train) + len(data.valid) + len(data.test) == 6
 
 
-def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no train\.jsonl, val\.jsonl, test\.jsonl"):
         load_eraser(tmp_path)
     with pytest.raises(InputError, match="give a folder or an archive"):
@@ -96,11 +96,11 @@ def test_marks_lie_on_the_tokens_of_the_first_text_and_the_model_never_sees_them
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), test=rows)
     batch = task.data["test"]
     words = task.describe(batch)
-    found = [
+    data = [
         [word for word, mark in zip(row, marks, strict=False) if mark]
         for row, marks in zip(words, task.ground_truth(batch), strict=True)
     ]
-    assert found == [["film", "dull"], ["great"]]
+    assert data == [["film", "dull"], ["great"]]
     assert batch.token_inputs[EVIDENCE][0].sum() == 2
     plain = task.encode([("the film was very dull", "dull film")])
     assert torch.allclose(task.logits(batch)[0], task.logits(plain)[0], atol=1e-5)
@@ -110,33 +110,33 @@ def test_marks_lie_on_the_tokens_of_the_first_text_and_the_model_never_sees_them
 
 @shared
 @pytest.mark.parametrize(("name", "rows"), [("multirc", 3214), ("fever", 6122)])
-def test_the_published_evidence_is_the_text_it_is_said_to_be(name: str, rows: int) -> None:
+def test_the_evidence_spans_are_the_published_texts(name: str, rows: int) -> None:
     archive = SHARED / f"eraser_{name}_val.tar.xz"
-    found = load_eraser(archive)
-    every = [*found.train, *found.valid, *found.test]
-    assert len(every) == rows
+    data = load_eraser(archive)
+    examples = [*data.train, *data.valid, *data.test]
+    assert len(examples) == rows
     with tarfile.open(archive) as files:
         stream = files.extractfile(f"{name}/val.jsonl")
         assert stream is not None
         nodes = [json.loads(line) for line in stream.read().decode().splitlines()]
-    said = {
+    published = {
         (node["query"], " ".join(sorted({part["text"] for group in node["evidences"] for part in group})))
         for node in nodes
     }
-    assert {(row.pair, " ".join(sorted(set(marked(row))))) for row in every} == said
+    assert {(row.pair, " ".join(sorted(set(evidence_texts(row))))) for row in examples} == published
 
 
 @shared
-def test_selections_of_cose_stand_in_their_questions() -> None:
-    found = load_cose(SHARED / "commonsenseqa_v1.0_dev_rand_split.jsonl.gz", SHARED / "cose_dev_v1.0.jsonl.gz")
-    assert 500 < len(found) <= 758
-    assert all(len(marked(row)[0]) < len(row.text) and row.label in ("A", "B", "C") for row in found)
+def test_selections_of_cose_occur_in_their_questions() -> None:
+    data = load_cose(SHARED / "commonsenseqa_v1.0_dev_rand_split.jsonl.gz", SHARED / "cose_dev_v1.0.jsonl.gz")
+    assert 500 < len(data) <= 758
+    assert all(len(evidence_texts(row)[0]) < len(row.text) and row.label in ("A", "B", "C") for row in data)
 
 
 @shared
 def test_rationales_of_movies_are_a_table_like_any_other() -> None:
     from diffmask.datasets.tables import read_examples
 
-    found = list(read_examples(SHARED / "eraser_movies_test_human_rationale_text.csv.gz", Columns()))
-    assert len(found) == 100
-    assert {row.label for row in found} == {"0", "1"}
+    data = list(read_examples(SHARED / "eraser_movies_test_human_rationale_text.csv.gz", Columns()))
+    assert len(data) == 100
+    assert {row.label for row in data} == {"0", "1"}

@@ -33,9 +33,9 @@ SMALL = BiLSTMConfig(data="babi-1", rows=120, epochs=1)
 
 @pytest.fixture(scope="module")
 def task() -> BiLSTMClassification:
-    found = SMALL.load(seed=0)
-    assert isinstance(found, BiLSTMClassification)
-    return found
+    loaded = SMALL.load(seed=0)
+    assert isinstance(loaded, BiLSTMClassification)
+    return loaded
 
 
 def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
@@ -108,8 +108,8 @@ def test_a_seed_sees_the_published_batches() -> None:
     _, source = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
     for _epoch in range(3):
         batches = list(batches_of_any_length(rows, 50, source))
-        for published, own in zip(shuffled, batches, strict=True):
-            assert own.target.tolist() == published.tolist()
+        for published, ours in zip(shuffled, batches, strict=True):
+            assert ours.target.tolist() == published.tolist()
         iter(validation)
         draw_loader_seed(source)
 
@@ -169,16 +169,16 @@ def test_the_gradient_is_that_of_the_unnormalised_logit(task: BiLSTMClassificati
     steep = state_gradient(task, batch, batch.target, "embedding", "logit")
     weight = task.model.get_submodule("embedding").weight
     dense = (steep @ weight.T).norm(dim=-1)  # type: ignore[operator]  # it is a tensor
-    found = Gradient(one_hot=True, quantity="logit").fit(task)(batch, batch.target).scores
-    torch.testing.assert_close(found[batch.maskable], dense[batch.maskable], rtol=1e-4, atol=1e-5)
+    scores = Gradient(one_hot=True, quantity="logit").fit(task)(batch, batch.target).scores
+    torch.testing.assert_close(scores[batch.maskable], dense[batch.maskable], rtol=1e-4, atol=1e-5)
 
 
 def test_the_truth_is_the_supporting_fact(task: BiLSTMClassification) -> None:
     batch = task.data["test"]
     words, truth = task.describe(batch[:1])[0], task.ground_truth(batch[:1])[0]
-    told = [word for word, needed in zip(words, truth.tolist(), strict=False) if needed]
-    assert told[-1] == task.names[int(batch.target[0])]
-    assert told[0] == task.vocabulary.words[int(batch.inputs["pair"][0, 3])]
+    evidence = [word for word, needed in zip(words, truth.tolist(), strict=False) if needed]
+    assert evidence[-1] == task.names[int(batch.target[0])]
+    assert evidence[0] == task.vocabulary.words[int(batch.inputs["pair"][0, 3])]
 
 
 def test_retraining_starts_afresh_on_the_other_rows(task: BiLSTMClassification) -> None:
@@ -195,12 +195,12 @@ def test_it_keeps_the_contract_of_a_frozen_task(task: BiLSTMClassification) -> N
     assert isinstance(task, Task) and task.mask_token == MASK
 
 
-def test_a_model_that_knows_nothing_yet_is_waited_for_to_the_end() -> None:
+def test_a_model_that_has_not_begun_to_learn_trains_for_all_epochs() -> None:
     still = replace(SMALL.training, epochs=9, patience=2, learning_rate=1e-12)
     assert len(still.train(SMALL.build(0), generator(0))) == 9
 
 
-def test_training_ends_without_gain_and_keeps_the_first_of_the_best_epochs() -> None:
+def test_training_stops_without_improvement_and_keeps_the_first_of_the_best_epochs() -> None:
     hasty = replace(SMALL.training, epochs=60, patience=2, learning_rate=0.02)
     fresh = SMALL.build(0)
     scores = hasty.train(fresh, generator(0))
@@ -221,8 +221,8 @@ def test_every_row_is_seen_once_an_epoch(cut: Cut) -> None:
 
 def test_stories_are_learned_from_in_batches_of_all_lengths() -> None:
     def lengths(cut: Cut) -> float:
-        found = [len(part.present.sum(dim=1).unique()) for part in cut(some_stories(), 20, generator(0))]
-        return sum(found) / len(found)
+        lengths = [len(part.present.sum(dim=1).unique()) for part in cut(some_stories(), 20, generator(0))]
+        return sum(lengths) / len(lengths)
 
     assert not SMALL.training.by_length
     assert lengths(batches_of_any_length) > 2 * lengths(batches_of_one_length)

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-def recipe(folder: Path) -> FineTunedClassificationConfig:
+def make_config(folder: Path) -> FineTunedClassificationConfig:
     return FineTunedClassificationConfig(
         model=str(folder / "encoder"), data=str(folder), epochs=10, learning_rate=3e-3, batch_size=16
     )
@@ -37,7 +37,7 @@ def recipe(folder: Path) -> FineTunedClassificationConfig:
 
 @pytest.fixture(scope="module")
 def task(folder: Path) -> TextClassification:
-    task = recipe(folder).load(seed=0)
+    task = make_config(folder).load(seed=0)
     assert isinstance(task, TextClassification)
     return task
 
@@ -48,11 +48,11 @@ def test_it_learns_what_the_last_word_means(task: TextClassification) -> None:
 
 
 def test_the_same_seed_gives_the_same_classifier(task: TextClassification, folder: Path) -> None:
-    assert recipe(folder).load(seed=0).fingerprint() == task.fingerprint()
-    assert recipe(folder).load(seed=1).fingerprint() != task.fingerprint()
+    assert make_config(folder).load(seed=0).fingerprint() == task.fingerprint()
+    assert make_config(folder).load(seed=1).fingerprint() != task.fingerprint()
 
 
-def test_what_is_saved_is_a_classifier_for_transformers_and_for_us(task: TextClassification, tmp_path: Path) -> None:
+def test_a_saved_classifier_loads_in_transformers_and_here(task: TextClassification, tmp_path: Path) -> None:
     task.save_pretrained(tmp_path / "clf")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "clf").eval()
     assert model.config.id2label == {0: "no", 1: "yes"}
@@ -66,8 +66,8 @@ def test_what_is_saved_is_a_classifier_for_transformers_and_for_us(task: TextCla
 
 
 def test_a_task_knows_whether_its_model_was_trained_with_masks(folder: Path, tmp_path: Path) -> None:
-    assert not recipe(folder).build(seed=0).trained_with_masks
-    trained = replace(recipe(folder), masked_fraction=0.5, epochs=1).load(seed=0)
+    assert not make_config(folder).build(seed=0).trained_with_masks
+    trained = replace(make_config(folder), masked_fraction=0.5, epochs=1).load(seed=0)
     assert trained.trained_with_masks
     assert isinstance(trained, TextClassification)
     trained.save_pretrained(tmp_path)
@@ -79,9 +79,9 @@ def test_retraining_starts_from_the_encoder_again(task: TextClassification) -> N
     assert again.fingerprint() == task.fingerprint()
 
 
-def test_the_recipes_survive_yaml(folder: Path) -> None:
-    made = recipe(folder)
-    assert parse("task", made.to_dict(), "here") == made
+def test_configs_survive_yaml(folder: Path) -> None:
+    config = make_config(folder)
+    assert parse("task", config.to_dict(), "here") == config
     text = TextClassificationConfig(model="clf", data="table.csv", segments="second", label_column="stars")
     assert parse("task", text.to_dict(), "here") == text
 
@@ -90,7 +90,7 @@ def test_numbers_can_be_learned_too(folder: Path, tmp_path: Path) -> None:
     lines = [f"{filler} {word},{float(label == 'yes')}" for filler in FILLERS for word, label in WORDS.items()]
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.csv").write_text("text,label\n" + "\n".join(lines * 4) + "\n")
-    task = replace(recipe(folder), data=str(tmp_path), problem_type="regression", epochs=12).load(seed=0)
+    task = replace(make_config(folder), data=str(tmp_path), problem_type="regression", epochs=12).load(seed=0)
     assert task.data["train"].target.unique().tolist() == [0.0, 1.0]
     assert task.score(task.data["test"]) > 0.5
 
@@ -102,19 +102,19 @@ def test_one_label_is_not_enough(folder: Path, tmp_path: Path) -> None:
         FineTunedClassificationConfig(model=str(folder / "encoder"), data=str(tmp_path)).build(seed=0)
 
 
-def test_a_recipe_reads_the_columns_it_names(folder: Path, tmp_path: Path) -> None:
+def test_a_config_reads_the_columns_it_names(folder: Path, tmp_path: Path) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.csv").write_text("review,stars\ngood,yes\nbad,no\n")
-    made = FineTunedClassificationConfig(
+    config = FineTunedClassificationConfig(
         model=str(folder / "encoder"), data=str(tmp_path), text_column="review", label_column="stars", rows=2
     )
-    assert made.dataset().classes == ("no", "yes")
-    assert isinstance(made, Columns)
+    assert config.dataset().classes == ("no", "yes")
+    assert isinstance(config, Columns)
 
 
 def test_some_rows_of_a_sorted_table_are_of_every_label(tmp_path: Path) -> None:
     lines = [f"the film number {number},{'bad' if number < 50 else 'good'}" for number in range(100)]
     (tmp_path / "sorted.csv").write_text("text,label\n" + "\n".join(lines))
-    found = FineTunedClassificationConfig(data=str(tmp_path / "sorted.csv"), rows=10).dataset()
-    assert len(found.train) == 10
-    assert {example.label for example in found.train} == {"bad", "good"}
+    data = FineTunedClassificationConfig(data=str(tmp_path / "sorted.csv"), rows=10).dataset()
+    assert len(data.train) == 10
+    assert {example.label for example in data.train} == {"bad", "good"}

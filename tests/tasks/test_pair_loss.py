@@ -19,7 +19,7 @@ def model(request: pytest.FixtureRequest) -> PairBiLSTM:
 
 
 @pytest.fixture
-def given() -> dict[str, Tensor]:
+def inputs() -> dict[str, Tensor]:
     """Rows of 7, 3 and 2 tokens, the last of which may not be attended to at all."""
     source = torch.Generator().manual_seed(1)
     present = torch.arange(7) < torch.tensor([[7], [3], [2]])
@@ -40,39 +40,39 @@ def given() -> dict[str, Tensor]:
 TARGET = torch.tensor([4, 0, 2])
 
 
-def slopes(model: PairBiLSTM, loss: Tensor) -> dict[str, Tensor]:
+def gradients(model: PairBiLSTM, loss: Tensor) -> dict[str, Tensor]:
     names, values = zip(*model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, values), strict=True))
 
 
-def test_loss_and_slopes_of_all_weights_are_those_of_torch(model: PairBiLSTM, given: dict[str, Tensor]) -> None:
-    ours, theirs = pair_loss(model, given, TARGET), cross_entropy(model(**given), TARGET)
+def test_loss_and_gradients_of_all_weights_equal_torch_s(model: PairBiLSTM, inputs: dict[str, Tensor]) -> None:
+    ours, theirs = pair_loss(model, inputs, TARGET), cross_entropy(model(**inputs), TARGET)
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(slopes(model, 3 * ours), slopes(model, 3 * theirs), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(gradients(model, 3 * ours), gradients(model, 3 * theirs), rtol=1e-4, atol=1e-6)
 
 
-def test_a_second_batch_finds_nothing_of_the_first(model: PairBiLSTM, given: dict[str, Tensor]) -> None:
-    rows = {name: value[1:2] for name, value in given.items()}
-    pair_loss(model, given, TARGET)
+def test_a_second_batch_does_not_depend_on_the_first(model: PairBiLSTM, inputs: dict[str, Tensor]) -> None:
+    rows = {name: value[1:2] for name, value in inputs.items()}
+    pair_loss(model, inputs, TARGET)
     alone = cross_entropy(model(**rows), TARGET[1:2])
     torch.testing.assert_close(
-        slopes(model, pair_loss(model, rows, TARGET[1:2])), slopes(model, alone), rtol=1e-4, atol=1e-6
+        gradients(model, pair_loss(model, rows, TARGET[1:2])), gradients(model, alone), rtol=1e-4, atol=1e-6
     )
 
 
-def test_logits_are_those_of_the_modules(model: PairBiLSTM, given: dict[str, Tensor]) -> None:
-    torch.testing.assert_close(pair_logits(model, given), model(**given).detach(), rtol=1e-5, atol=1e-6)
+def test_logits_equal_those_of_the_modules(model: PairBiLSTM, inputs: dict[str, Tensor]) -> None:
+    torch.testing.assert_close(pair_logits(model, inputs), model(**inputs).detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_model_that_is_not_a_number_answers_none(model: PairBiLSTM, given: dict[str, Tensor]) -> None:
+def test_nan_weights_give_nan_logits(model: PairBiLSTM, inputs: dict[str, Tensor]) -> None:
     model.pooling.score.weight.data[0, 0] = torch.nan
-    logits = pair_logits(model, given)
+    logits = pair_logits(model, inputs)
     assert logits[:2].isnan().all()
     assert logits[2].isfinite().all()  # It attends to nothing.
 
 
-def test_the_model_takes_the_kernel_where_it_serves(model: PairBiLSTM, given: dict[str, Tensor]) -> None:
-    assert type(model.loss(given, TARGET).grad_fn).__name__ == "_PairLossBackward"
+def test_the_model_uses_the_kernel_if_it_is_supported(model: PairBiLSTM, inputs: dict[str, Tensor]) -> None:
+    assert type(model.loss(inputs, TARGET).grad_fn).__name__ == "_PairLossBackward"
     wide = PairBiLSTM(torch.randn(12, 6), 68, 5)
-    assert type(wide.loss(given, TARGET).grad_fn).__name__ == "NllLossBackward0"
-    torch.testing.assert_close(wide.inference_logits(given), wide(**given))
+    assert type(wide.loss(inputs, TARGET).grad_fn).__name__ == "NllLossBackward0"
+    torch.testing.assert_close(wide.inference_logits(inputs), wide(**inputs))

@@ -1,4 +1,4 @@
-"""Sites are found by watching a model run; what is found is what the model itself calls its hidden states."""
+"""Sites are found by running the model; their states are the hidden states that the model itself returns."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,31 +29,31 @@ def bare(task: TextClassification, text: str, **options: Any) -> Any:
         return task.model.eval()(**task.tokenizer(text, return_tensors="pt"), **options)
 
 
-def test_an_edit_that_changes_nothing_leaves_the_bare_models_logits(task: TextClassification) -> None:
+def test_an_identity_edit_keeps_the_bare_model_s_logits(task: TextClassification) -> None:
     edited = task.predict(task.encode(TEXTS), {site: lambda state: state * 1.0 for site in task.sites})
     expected = torch.cat([bare(task, text).logits for text in TEXTS])
     assert torch.allclose(edited.logits, expected.log_softmax(dim=-1), atol=1e-5)  # type: ignore[attr-defined]
 
 
-def test_the_states_are_the_models_own_hidden_states(task: TextClassification) -> None:
+def test_the_states_are_the_model_s_hidden_states(task: TextClassification) -> None:
     _, states = task.trace(task.encode(TEXTS[:1]))
-    own = bare(task, TEXTS[0], output_hidden_states=True).hidden_states
-    found = [states[site] for site in task.sites[1:]]
+    hidden_states = bare(task, TEXTS[0], output_hidden_states=True).hidden_states
+    states_by_site = [states[site] for site in task.sites[1:]]
     if task.model.config.model_type == "xlnet":
-        own = [state if state.shape[0] == 1 else state.transpose(0, 1) for state in own]
-    assert len(own) == len(found)
-    compared = len(own) - (task.model.config.model_type in LAST_STATE_IS_NORMALISED)
-    for ours, theirs in zip(found[:compared], own[:compared], strict=True):
+        hidden_states = [state if state.shape[0] == 1 else state.transpose(0, 1) for state in hidden_states]
+    assert len(hidden_states) == len(states_by_site)
+    compared = len(hidden_states) - (task.model.config.model_type in LAST_STATE_IS_NORMALISED)
+    for ours, theirs in zip(states_by_site[:compared], hidden_states[:compared], strict=True):
         assert torch.allclose(ours, theirs[:, : ours.shape[1]], atol=1e-5)
 
 
 def test_another_words_embedding_at_the_first_site_is_another_word(task: TextClassification) -> None:
     batch, other = task.encode(["the film is good"]), task.encode(["the film is bad"])
-    place = int((batch.tokens != other.tokens).nonzero()[0, 1])
-    vector = task.model.get_input_embeddings().weight[other.tokens[0, place]]
+    column = int((batch.tokens != other.tokens).nonzero()[0, 1])
+    vector = task.model.get_input_embeddings().weight[other.tokens[0, column]]
 
     def swap(state: torch.Tensor) -> torch.Tensor:
-        return torch.cat([state[:, :place], vector.expand(1, 1, -1), state[:, place + 1 :]], dim=1)
+        return torch.cat([state[:, :column], vector.expand(1, 1, -1), state[:, column + 1 :]], dim=1)
 
     swapped = task.predict(batch, {"embedding": swap})
     assert torch.allclose(swapped.logits, task.predict(other).logits, atol=1e-5)  # type: ignore[attr-defined]
@@ -69,19 +69,19 @@ def test_an_edit_reaches_its_own_row_and_no_earlier_site(task: TextClassificatio
     answer, states = task.trace(batch)
     others = torch.arange(len(TEXTS)) != 1
     for index, site in enumerate(task.sites):
-        seen = Seen()
-        changed = task.predict(batch, {**{name: seen.keeper(name) for name in task.sites}, site: second_row})
-        assert all(torch.equal(seen.states[earlier], states[earlier]) for earlier in task.sites[:index])
+        recorder = Recorder()
+        changed = task.predict(batch, {**{name: recorder.record(name) for name in task.sites}, site: second_row})
+        assert all(torch.equal(recorder.states[earlier], states[earlier]) for earlier in task.sites[:index])
         assert torch.allclose(changed.logits[others], answer.logits[others], atol=1e-5)  # type: ignore[attr-defined]
 
 
-class Seen:
+class Recorder:
     """States, as edits that change nothing saw them."""
 
     def __init__(self) -> None:
         self.states: dict[str, torch.Tensor] = {}
 
-    def keeper(self, site: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    def record(self, site: str) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda state: self.states.setdefault(site, state)
 
 
@@ -96,10 +96,12 @@ def test_a_block_called_three_times_is_three_sites() -> None:
     assert [task.site(site).call for site in task.sites] == [None, 0, 1, 2, 2]
     batch = task.encode(["the film is good"])
     _, states = task.trace(batch)
-    seen = Seen()
-    task.predict(batch, {"block1": seen.keeper("block1"), "block2": torch.zeros_like, "block3": seen.keeper("block3")})
-    assert torch.equal(seen.states["block1"], states["block1"])
-    assert not torch.allclose(seen.states["block3"], states["block3"])
+    recorder = Recorder()
+    task.predict(
+        batch, {"block1": recorder.record("block1"), "block2": torch.zeros_like, "block3": recorder.record("block3")}
+    )
+    assert torch.equal(recorder.states["block1"], states["block1"])
+    assert not torch.allclose(recorder.states["block3"], states["block3"])
 
 
 class Shared(nn.Module):
@@ -138,7 +140,7 @@ class Leaky(nn.Module):
         return (state + skipped).mean(dim=1)
 
 
-def test_blocks_that_the_tokens_can_go_around_are_refused() -> None:
+def test_blocks_that_information_can_bypass_are_refused() -> None:
     model = Leaky()
     with pytest.raises(SiteError, match=r"the input of 'blocks\.0' is not all that the model knows"):
         find_sites(model, model.embedding, model)

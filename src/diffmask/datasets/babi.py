@@ -142,7 +142,7 @@ RATES = {
 
 @dataclass(frozen=True)
 class Move:
-    """Statement that tells the location of a person."""
+    """Statement about the location of a person."""
 
     line: int
     location: str

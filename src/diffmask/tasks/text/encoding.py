@@ -116,7 +116,7 @@ class TextEncoder:
 
     def _maskable(self, encoding: Any) -> list[bool]:
         """Return whether each token belongs to a chosen segment and is no special token, typed or added."""
-        # The tokenizer lists the unknown token as special, but it stands for a word of the text.
+        # The tokenizer lists the unknown token as special, but in a text it replaces a word.
         special = set(self.tokenizer.all_special_ids) - {self.tokenizer.unk_token_id}
         segments = {"both": (0, 1), "first": (0,), "second": (1,)}[self.config.segments]
         return [

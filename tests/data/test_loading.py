@@ -1,4 +1,4 @@
-"""Data sets by name, and tables of the reader's own."""
+"""Data sets by name, and tables of the user."""
 
 import gzip
 import os
@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from diffmask.datasets import loading as packaged
+from diffmask.datasets import loading, snli
 from diffmask.datasets import sentiment as sst
-from diffmask.datasets import snli
 from diffmask.datasets.loading import load_data, split_by_hash
 from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import InputError
@@ -25,7 +24,7 @@ def shared(name: str) -> Path:
 
 def reviews() -> Path:
     try:
-        return packaged.packaged_reviews()
+        return loading.packaged_reviews()
     except InputError as error:
         pytest.skip(str(error))
 
@@ -61,7 +60,7 @@ def test_snli_has_pairs_and_three_classes() -> None:
     assert quoted.text.endswith('"I\'m a photographer not a terrorist."')
 
 
-def test_the_packaged_reviews_are_split_once_and_for_all() -> None:
+def test_the_packaged_reviews_have_a_fixed_split() -> None:
     reviews()
     data = load_data("rotten-tomatoes", Columns())
     assert [len(split) for split in (data.train, data.valid, data.test)] == [6819, 865, 846]
@@ -70,7 +69,7 @@ def test_the_packaged_reviews_are_split_once_and_for_all() -> None:
     assert data.classes == ("negative", "positive")
 
 
-def test_a_text_is_in_the_same_split_whatever_stands_beside_it() -> None:
+def test_a_text_stays_in_its_split_if_other_rows_change() -> None:
     rows = [Example(f"text {number}") for number in range(1000)]
     whole, part = split_by_hash(rows), split_by_hash(rows[::3])
     assert set(part.valid) == set(whole.valid) & set(rows[::3])
@@ -87,7 +86,7 @@ def test_a_folder_holds_a_table_for_each_split(tmp_path: Path) -> None:
         load_data(str(tmp_path), Columns(text_column="sentence"))
 
 
-def test_packed_tables_are_read_and_broken_ones_named(tmp_path: Path) -> None:
+def test_compressed_tables_are_read_and_broken_ones_named(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl.gz"
     file.write_bytes(gzip.compress('{"text": "gut é"}\n{"text": \n'.encode()))
     rows = read_examples(file, Columns())
@@ -110,6 +109,6 @@ def test_rows_that_cannot_be_read_are_named(source: object, message: str) -> Non
         list(read_examples(source, Columns()))  # type: ignore[arg-type]
 
 
-def test_a_name_that_is_nothing_gets_the_nearest() -> None:
+def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(InputError, match="neither a data set nor the path of a table; nearest: 'rotten-tomatoes'"):
         load_data("rotten-tomatos", Columns())

@@ -1,4 +1,4 @@
-"""A classifier of the reader's own: its data in any form, its head of any kind, the model left as it was found."""
+"""A Hugging Face classifier: its data in any form, every kind of head, and the model left unchanged."""
 
 import warnings
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_every_form_of_the_same_data_is_the_same_batch(task: TextClassification,
     assert torch.equal(batch.target, torch.tensor([1, 2, 0]))
 
 
-def test_only_what_the_text_brought_may_be_masked(task: TextClassification) -> None:
+def test_only_tokens_of_the_text_may_be_masked(task: TextClassification) -> None:
     words = task.describe(task.data["train"])
     kept = [
         [word for word, may in zip(row, mask.tolist(), strict=False) if may]
@@ -97,7 +97,7 @@ def test_a_pairs_answer_is_the_bare_models() -> None:
     assert torch.allclose(task.logits(task.encode([("good", "bad film")])), expected.log_softmax(-1), atol=1e-6)
 
 
-def test_the_model_is_left_as_it_was_found() -> None:
+def test_the_model_is_left_unchanged() -> None:
     model = tiny_model("bert").train()
     model.classifier.eval()
     model.bert.embeddings.requires_grad_(False)
@@ -189,7 +189,7 @@ def test_a_text_without_any_token_still_has_a_row_that_nothing_can_be_masked_in(
     assert batch.maskable.tolist() == [[False], [True]]
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_errors_name_the_missing_part(tmp_path: Path) -> None:
     tokenizer = byte_pairs()
     tokenizer.pad_token = None
     with pytest.raises(InputError, match=r"no padding token; set one"):

@@ -45,20 +45,20 @@ def test_reports_come_before_addenda_and_other_notes_are_left_out(hospital: Path
 def test_diabetes_is_any_250_00_and_splits_may_be_listed(hospital: Path) -> None:
     for split, admission in (("train", "100"), ("valid", "101"), ("test", "102")):
         (hospital / f"{split}_hadm.txt").write_text(admission)
-    found = load_data(f"mimic-diabetes:{hospital}", Columns())
-    assert [[row.label for row in split] for split in (found.train, found.valid, found.test)] == [[1], [0], [0]]
+    data = load_data(f"mimic-diabetes:{hospital}", Columns())
+    assert [[row.label for row in split] for split in (data.train, data.valid, data.test)] == [[1], [0], [0]]
 
 
 def test_anemia_is_acute_or_chronic_but_not_both(hospital: Path) -> None:
-    found = mimic.load_mimic(hospital, "anemia")
-    rows = [*found.train, *found.valid, *found.test]
+    data = mimic.load_mimic(hospital, "anemia")
+    rows = [*data.train, *data.valid, *data.test]
     assert sorted(row.label for row in rows) == [0, 1]
     assert not any("Bled" in row.text for row in rows)
 
 
 def test_notes_become_words(hospital: Path) -> None:
-    found = find_preset("mimic-diabetes").load(hospital)
-    words = {word for text in (*found.train, *found.valid, *found.test) for word in text.words}
+    data = find_preset("mimic-diabetes").load(hospital)
+    words = {word for text in (*data.train, *data.valid, *data.test) for word in text.words}
     assert {"<de>", "[DIGITS]", "seen"} <= words
     assert "----" not in words
 
@@ -78,13 +78,13 @@ def test_reviews_from_tables_and_from_folders(tmp_path: Path) -> None:
     assert [row.text for row in imdb.load_imdb(tmp_path).valid] == ["dev review"]
     other = tmp_path / "aclImdb"
     for split in ("train", "test"):
-        for place, kind in enumerate(("neg", "pos")):
+        for label, kind in enumerate(("neg", "pos")):
             (other / split / kind).mkdir(parents=True)
             for number in range(5):
-                (other / split / kind / f"{number}_{place}.txt").write_text(f"{split} {kind} {number}")
-    found = imdb.load_imdb(other)
-    assert len(found.train) + len(found.valid) == 10
-    assert [row.label for row in found.test] == [0] * 5 + [1] * 5
+                (other / split / kind / f"{number}_{label}.txt").write_text(f"{split} {kind} {number}")
+    data = imdb.load_imdb(other)
+    assert len(data.train) + len(data.valid) == 10
+    assert [row.label for row in data.test] == [0] * 5 + [1] * 5
     with pytest.raises(InputError, match="neither"):
         imdb.load_imdb(tmp_path / "none")
 
@@ -92,12 +92,12 @@ def test_reviews_from_tables_and_from_folders(tmp_path: Path) -> None:
 def test_the_shared_reviews_are_read() -> None:
     if not (SHARED / "imdb").is_dir():
         pytest.skip("there is no imdb in the data folder; set DIFFMASK_DATA")
-    found = imdb.load_imdb(SHARED / "imdb")
-    assert [len(split) for split in (found.train, found.valid, found.test)] == [6000, 1000, 2000]
+    data = imdb.load_imdb(SHARED / "imdb")
+    assert [len(split) for split in (data.train, data.valid, data.test)] == [6000, 1000, 2000]
 
 
 def test_the_treebank_for_words_has_the_published_sizes() -> None:
     if not (SHARED / "sst").is_dir():
         pytest.skip("there is no sst in the data folder; set DIFFMASK_DATA")
-    found = find_preset("sst").load(SHARED / "sst")
-    assert [len(split) for split in found.splits().values()] == [6579, 848, 1776]
+    data = find_preset("sst").load(SHARED / "sst")
+    assert [len(split) for split in data.splits().values()] == [6579, 848, 1776]
