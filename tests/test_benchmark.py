@@ -1,7 +1,9 @@
 """A benchmark of a small model, from its plan to its board."""
 
 import json
+import pickle
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import cast
@@ -12,10 +14,11 @@ import torch
 import diffmask as dm
 from diffmask.benchmarking.benchmark import SHARD_SIZE
 from diffmask.benchmarking.config import BenchmarkConfig, sort_overrides
-from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, rehearsal, within_budget
+from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, pilot_run, within_budget
 from diffmask.benchmarking.result_builder import agreement_table, describe_metrics
 from diffmask.core.store import Store
-from diffmask.errors import ConfigError, InputError
+from diffmask.errors import ConfigError, InputError, StoreError
+from diffmask.experiments.executors.local import ProcessExecutor, SerialExecutor
 from diffmask.experiments.experiment import MeasureNode
 from diffmask.methods.diffmask.gated import DiffMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
@@ -26,7 +29,7 @@ from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.records import read_jsonl
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.toy import CountingTask
-from diffmask.workspace.workspace import Workspace
+from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 from support.tiny_models import tiny_model, word_pieces
 
 torch.set_num_threads(1)
@@ -111,7 +114,7 @@ def test_a_second_run_does_nothing_again(
 
     monkeypatch.setattr("diffmask.core.store.write", refuse)
     again = dm.benchmark(task, METHODS, texts=40, seeds=(0, 1), out=folder, say=said.append)
-    assert said == ["forecast: everything is there already"]
+    assert said == ["forecast: everything is finished already"]
     assert again.methods == before.methods
     assert again.comparisons == before.comparisons
 
@@ -136,13 +139,13 @@ def test_the_forecast_leaves_out_what_is_there(task: CountingTask, tmp_path: Pat
     plan = BenchmarkConfig.of(["gradient", "leave-one-out"], None, texts=40)
     workspace = Workspace.over(Store(tmp_path), plan.held_out(task), 0, SHARD_SIZE)
     first = forecast(plan, [workspace])
-    assert all(value > 0 for value in first.by_part.values())
+    assert all(value > 0 for value in first.seconds_by_name.values())
     workspace.explained(plan.methods[2], "test")
     for metric in plan.metrics:
         MeasureNode(workspace, plan.methods[2], metric).run()
     second = forecast(plan, [Workspace.over(Store(tmp_path), plan.held_out(task), 0, SHARD_SIZE)])
-    assert second.by_part["leave-one-out"] == 0
-    assert second.by_part["gradient"] > 0
+    assert second.seconds_by_name["leave-one-out"] == 0
+    assert second.seconds_by_name["gradient"] > 0
 
 
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
@@ -157,7 +160,7 @@ def test_the_forecast_borrows_a_fit_that_is_there(
         raise AssertionError("fitted again")
 
     monkeypatch.setattr(DiffMask, "train", refuse)
-    assert forecast(plan, [workspace]).by_part["diffmask"] > 0
+    assert forecast(plan, [workspace]).seconds_by_name["diffmask"] > 0
 
 
 def test_an_explainer_that_is_live_is_not_built_again(
@@ -183,9 +186,9 @@ def test_the_forecast_counts_a_copy_once_and_a_long_training_by_a_short_one(
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 10.0 * _more(trained, work))
     plan = BenchmarkConfig.of(["gradient", "leave-one-out"], [PlantedShortcut(steps=80)], texts=20)
     workspace = Workspace.over(Store(tmp_path), plan.held_out(text_task))
-    assert forecast(plan, [workspace]).by_part["planted-shortcut"] == 100.0
+    assert forecast(plan, [workspace]).seconds_by_name["planted-shortcut"] == 100.0
     plan.metrics[0].extra_workspaces(workspace)[0].task()
-    assert forecast(plan, [workspace]).by_part["planted-shortcut"] == 0.0
+    assert forecast(plan, [workspace]).seconds_by_name["planted-shortcut"] == 0.0
 
 
 def test_an_evaluation_that_cannot_be_made_does_not_stop_the_others(task: CountingTask) -> None:
@@ -202,10 +205,10 @@ def test_the_forecast_knows_fits_on_a_copy(task: CountingTask, tmp_path: Path, m
     plan = BenchmarkConfig.of([cast(dict[str, object], METHODS[1])], [RandomisedModel()], texts=20)
     workspace, method = Workspace.over(Store(tmp_path), plan.held_out(task)), plan.methods[1]
     workspace.explained(method, plan.split)
-    assert forecast(plan, [workspace]).by_part["diffmask"] == 7.0
+    assert forecast(plan, [workspace]).seconds_by_name["diffmask"] == 7.0
     (shuffled,) = plan.metrics[0].extra_workspaces(workspace)
     shuffled.explainer(method)
-    assert forecast(plan, [workspace]).by_part["diffmask"] == 0.0
+    assert forecast(plan, [workspace]).seconds_by_name["diffmask"] == 0.0
 
 
 def _more(counted: list[int], work: Callable[[], object]) -> int:
@@ -215,10 +218,12 @@ def _more(counted: list[int], work: Callable[[], object]) -> int:
     return len(counted) - before
 
 
-def test_a_long_fit_is_told_from_two_short_ones(task: CountingTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_duration_of_a_long_fit_is_estimated_from_two_short_ones(
+    task: CountingTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # A clock that only fits move: two seconds, and one for each step.
     monkeypatch.setattr("diffmask.benchmarking.forecast.timed", lambda work: 2.0 + work().config.steps)
-    with rehearsal(task, "test", 0) as small:
+    with pilot_run(task, "test", 0) as small:
         assert fit_seconds(DiffMask(mask="states", steps=1000, batch_size=16), small) == 1002.0
 
 
@@ -230,8 +235,8 @@ def test_a_budget_is_spent_and_not_exceeded(task: CountingTask) -> None:
     some = plan.held_out(task)
     found, said = within_budget(plan, some)
     assert not said
-    with rehearsal(some, "test", 0) as small:
-        spent = {method.name: ModelCalls.of(small.explained(method, "test")).a_text(40) for method in found.methods}
+    with pilot_run(some, "test", 0) as small:
+        spent = {method.name: ModelCalls.of(small.explained(method, "test")).per_text(40) for method in found.methods}
     assert 196 < spent["integrated-gradients"] <= 200
     assert 180 < spent["surrogate-mask"] <= 202
     assert spent["gradient"] == 3
@@ -309,3 +314,55 @@ def test_mistakes_stop_before_any_work(task: CountingTask) -> None:
         dm.benchmark(task, texts=0)
     with pytest.raises(ConfigError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
         sort_overrides(["diffmsak.steps=3"], ["diffmask"], [])
+
+
+TOY = dm.ToyTaskConfig(rows=500, epochs=1)
+
+
+def measured(folder: Path) -> list[tuple[str, str, float | None, int, float, tuple[float, ...]]]:
+    """Every number of a benchmark, without its cost."""
+    records = read_jsonl(folder / "records.jsonl")
+    return [(each.method, each.metric, each.at, each.seed, each.value, each.per_row) for each in records]
+
+
+def test_processes_give_the_numbers_of_the_serial_engine_and_write_the_same_files(tmp_path: Path) -> None:
+    methods = ["gradient", "leave-one-out"]
+    for name, executor in (("serial", SerialExecutor()), ("processes", ProcessExecutor(workers=2))):
+        dm.benchmark(TOY, methods, texts=40, seeds=(0, 1), out=tmp_path / name, executor=executor, say=silent)
+    assert measured(tmp_path / "serial") == measured(tmp_path / "processes")
+    for name in ("serial", "processes"):
+        files = {path.name for path in (tmp_path / name).iterdir()}
+        assert {
+            "board.json",
+            "records.jsonl",
+            "summary.json",
+            "manifest.json",
+            "report.html",
+            "logs",
+            "outcomes",
+        } <= files
+    manifest = json.loads((tmp_path / "processes" / "manifest.json").read_text())
+    assert manifest["texts"] == 40 and manifest["seeds"] == [0, 1]
+    assert [method["name"] for method in manifest["experiment"]["methods"]] == ["random", *methods]
+    assert BenchmarkResult.load(tmp_path / "processes").manifest == manifest
+
+
+def test_a_task_in_memory_is_refused_by_executors_of_other_processes(task: CountingTask) -> None:
+    with pytest.raises(ConfigError, match="cannot use a task in memory; give the task as a config"):
+        dm.benchmark(task, ["gradient"], texts=10, executor=ProcessExecutor(workers=2), say=silent)
+
+
+def test_a_function_that_raises_is_left_out_with_its_reason_and_the_rest_goes_on(task: CountingTask) -> None:
+    def broken(model: object, batch: object) -> object:
+        raise ArithmeticError("no such score")
+
+    result = dm.benchmark(task, [dm.from_function(broken), "gradient"], texts=10, say=silent)
+    assert [method.name for method in result.methods] == ["random", "gradient"]
+    assert any("broken is left out: " in warning and "no such score" in warning for warning in result.warnings)
+
+
+def test_a_worker_refuses_a_model_that_changed_since_the_run_began(tmp_path: Path) -> None:
+    config = InMemoryTaskConfig.of(TOY.load(seed=0), source=partial(TOY.load, seed=1))
+    sent = pickle.loads(pickle.dumps(Workspace(Store(tmp_path), config, 0)))
+    with pytest.raises(StoreError, match="but the run began with"):
+        sent.task()

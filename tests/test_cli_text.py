@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from diffmask.cli import app
+from diffmask.cli import app, main
 from support.tiny_models import tiny_model, word_pieces
 
 runner = CliRunner()
@@ -67,3 +67,91 @@ def test_choices_that_are_not_known_are_named(home: Path) -> None:
         run("train", "--out", "clf", "fast")
     with pytest.raises(InputError, match="nothing to explain"):
         run("explain", "explainer")
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run the program and return its one line on standard error; it must end with a non-zero exit code."""
+    monkeypatch.setattr("sys.argv", ["diffmask", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code not in (0, None)
+    line = capsys.readouterr().err.strip()
+    assert line.startswith("diffmask: ") and "\n" not in line
+    return line
+
+
+def test_an_output_that_is_a_file_is_refused_before_any_work(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "taken").write_text("mine")
+    monkeypatch.setattr(
+        "diffmask.tasks.text.configs.FineTunedClassificationConfig.build", lambda *_: pytest.fail("work")
+    )
+    assert "is a file; give a folder" in refused(monkeypatch, capsys, "train", "--out", "taken")
+    assert "is a file; give a folder" in refused(monkeypatch, capsys, "train", "--out", "taken/deeper")
+    assert (home / "taken").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "is not writable" in refused(monkeypatch, capsys, "train", "--out", "clf")
+
+
+def test_a_finished_explainer_or_classifier_is_not_replaced_without_force(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, name in (("explainer", "artefact.json"), ("clf", "config.json")):
+        (home / folder).mkdir()
+        (home / folder / name).write_text("{}")
+    fit = ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer"]
+    assert "--force" in refused(monkeypatch, capsys, *fit)
+    assert "--force" in refused(monkeypatch, capsys, "train", "--out", "clf")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "--out", "clf", "epochs=0"],
+        ["train", "--out", "clf", "masked=7"],
+        ["train", "--out", "clf", "max_tokens=0"],
+        ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "--margin", "nan"],
+        ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "max_tokens=0"],
+        ["benchmark", "--model", "clf", "--data", "reviews.csv", "--seeds", "a"],
+    ],
+)
+def test_values_out_of_bounds_are_refused_before_any_work(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    refused(monkeypatch, capsys, *words)
+    assert not (home / "clf").exists()
+
+
+def test_without_transformers_the_command_names_the_extra(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
+
+    monkeypatch.setattr("diffmask.tasks.text.configs.FineTunedClassificationConfig.build", missing)
+    assert "pip install 'diffmask[text]'" in refused(monkeypatch, capsys, "train", "--out", "clf")
+
+
+def test_a_benchmark_without_any_metric_ends_with_an_error(home: Path) -> None:
+    tiny_model("bert").save_pretrained(home / "clf")
+    word_pieces().save_pretrained(home / "clf")
+    words = ["--model", "clf", "--data", "reviews.csv", "text_column=review", "label_column=stars", "--texts", "5"]
+    done = runner.invoke(app, ["benchmark", *words, "--methods", "gradient", "--metrics", "human-rationales"])
+    assert done.exit_code == 1
+    assert "no metric could be computed" in done.output
+
+
+def test_the_benchmark_runs_on_processes_from_the_command_line(home: Path) -> None:
+    tiny_model("bert").save_pretrained(home / "clf")
+    word_pieces().save_pretrained(home / "clf")
+    words = ["--model", "clf", "--data", "reviews.csv", "text_column=review", "label_column=stars", "--texts", "12"]
+    run("benchmark", *words, "--methods", "gradient", "--engine", "processes", "--workers", "2", "--out", "run")
+    assert {"board.json", "manifest.json", "report.html", "records.jsonl"} <= {
+        file.name for file in (home / "run").iterdir()
+    }

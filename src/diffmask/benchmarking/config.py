@@ -1,7 +1,4 @@
-"""Choices written as `key=value`: of the task, or `name.key=value` of a method or a metric.
-
-What a benchmark compares: methods x metrics on some held-out texts, at some seeds.
-"""
+"""Config of a benchmark, and the `key=value` overrides of its task, methods and metrics."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,47 +21,47 @@ Nodes = list[dict[str, Any]]
 def sort_overrides(
     texts: Sequence[str], methods: Sequence[str], metrics: Sequence[str]
 ) -> tuple[dict[str, Any], Nodes, Nodes]:
-    """The task's choices, and the methods and metrics with theirs.
+    """Sort `key=value` overrides into those of the task and `name.key=value` of a method or metric.
 
     >>> sort_overrides(["max_tokens=64", "diffmask.steps=5"], ["random", "diffmask"], ["comprehensiveness"])
     ({'max_tokens': 64}, [{'name': 'random'}, {'name': 'diffmask', 'steps': 5}], [{'name': 'comprehensiveness'}])
     """
-    names = [[name.strip() for name in listed if name.strip()] for listed in (methods, metrics)]
-    nodes = [{name: {"name": name} for name in listed} for listed in names]
-    of_the_task = {}
+    names = [[name.strip() for name in given if name.strip()] for given in (methods, metrics)]
+    nodes = [{name: {"name": name} for name in given} for given in names]
+    task_options = {}
     for key, value in parse_overrides(texts).items():
         name, dot, option = key.rpartition(".")
         if not dot:
-            of_the_task[key] = value
+            task_options[key] = value
             continue
-        owners = [found[name] for found in nodes if name in found]
+        owners = [by_name[name] for by_name in nodes if name in by_name]
         if not owners:
             raise ConfigError(f"'{key}': '{name}' is not compared here; {nearest(name, [*names[0], *names[1]])}")
         owners[0][option] = value
-    return of_the_task, list(nodes[0].values()), list(nodes[1].values())
+    return task_options, list(nodes[0].values()), list(nodes[1].values())
 
 
 METHODS = ("random", "gradient", "input-x-gradient", "integrated-gradients", "leave-one-out")
 METRICS = ("comprehensiveness",)
 
 Named = str | Mapping[str, Any]
-"""A recipe's name, or a mapping of its name and choices."""
+"""Name of a registered config, or a mapping of its name and options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig:
-    """The choices of a benchmark."""
+    """Config of a benchmark."""
 
     methods: tuple[Method, ...]
     metrics: tuple[Metric, ...]
     texts: int = 200
-    """Held-out texts that are explained; all where there are fewer."""
+    """Number of held-out texts to explain, or all if there are fewer."""
     seeds: tuple[int, ...] = (0,)
-    """One fit, and one set of scores, for each."""
+    """Seeds; each gives one fit and one set of scores per method."""
     split: str = "test"
-    """Where the texts are taken from."""
+    """Split of the texts."""
     budget: int | float | None = None
-    """Rows through the model that each method may spend on a text, forward and backward; as it likes where none is."""
+    """Rows that each method may send through the model per text, forward and backward; None is unlimited."""
 
     def __post_init__(self) -> None:
         if self.texts < 1 or not self.seeds:
@@ -76,35 +73,35 @@ class BenchmarkConfig:
     def of(
         methods: Sequence[Named | Method] | None, metrics: Sequence[Named | Metric] | None, **choices: Any
     ) -> "BenchmarkConfig":
-        """A config from names; a random order is always part of it."""
-        listed = [_recipe("method", one) for one in (METHODS if methods is None else methods)]
+        """Return a config from names; a random order is always one of the methods."""
+        listed = [_parse_config("method", given) for given in (METHODS if methods is None else methods)]
         if not any(isinstance(method, Random) for method in listed):
             listed.insert(0, Random())
-        measured = [_recipe("metric", one) for one in (METRICS if metrics is None else metrics)]
+        measured = [_parse_config("metric", given) for given in (METRICS if metrics is None else metrics)]
         if not measured:
             raise ConfigError("benchmark: 'metrics' is a list of at least one metric")
         return BenchmarkConfig(methods=tuple(dict.fromkeys(listed)), metrics=tuple(dict.fromkeys(measured)), **choices)
 
     def held_out(self, task: Task) -> Task:
-        """The task with only the texts that are explained: drawn at random, always the same ones."""
+        """Return the task with only the texts that are explained: a random sample, always the same."""
         if self.split not in task.data:
             raise InputError(f"the task has no split '{self.split}'; {nearest(self.split, task.data)}")
-        some = task.data[self.split].maskable.any(dim=1).nonzero().flatten()
-        if not len(some):
+        maskable = task.data[self.split].maskable.any(dim=1).nonzero().flatten()
+        if not len(maskable):
             raise InputError(f"no text of the split '{self.split}' has a word that could be masked")
-        drawn = some[torch.randperm(len(some), generator=generator(0, "benchmark", len(some)))]
-        return task.subset(self.split, drawn[: self.texts].sort().values)
+        order = torch.randperm(len(maskable), generator=generator(0, "benchmark", len(maskable)))
+        return task.subset(self.split, maskable[order[: self.texts]].sort().values)
 
 
-def short_names(recipes: Sequence[Method]) -> list[str]:
-    """Each recipe's name; where two share it, with the choices that tell them apart, or numbered."""
-    shared = Counter(recipe.name for recipe in recipes)
-    found: list[str] = []
-    for recipe in recipes:
-        name = recipe.label if shared[recipe.name] > 1 else recipe.name
-        found.append(f"{name} #{found.count(name) + 1}" if name in found else name)
-    return found
+def short_names(methods: Sequence[Method]) -> list[str]:
+    """Return unique names: a name that two methods share gets the options that differ, or a number."""
+    count = Counter(method.name for method in methods)
+    names: list[str] = []
+    for method in methods:
+        name = method.label if count[method.name] > 1 else method.name
+        names.append(f"{name} #{names.count(name) + 1}" if name in names else name)
+    return names
 
 
-def _recipe(kind: str, one: Any) -> Any:
-    return one if isinstance(one, Method | Metric) else parse(kind, one, "benchmark")
+def _parse_config(kind: str, given: Any) -> Any:
+    return given if isinstance(given, Method | Metric) else parse(kind, given, "benchmark")

@@ -15,28 +15,28 @@ from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from diffmask.workspace.workspace import Workspace
 
 TASK = FineTunedClassificationConfig(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)
-"""One pass over a quarter of the reviews: 4 of 5 held-out ones are then classified right, with little certainty."""
+"""One epoch over a quarter of the reviews, after which about 80 % of held-out reviews are classified correctly."""
 METHOD = SurrogateMask(mask="inputs", margin=0.05, steps=64)
-"""Half the usual margin: where the classifier is not certain, a small change of its answer may be another answer."""
+"""Half the usual margin: the classifier is unsure, so that a small change may flip its prediction."""
 SENTENCES = 10
 TEXTS = 50
-"""Held-out reviews that methods are compared on."""
+"""Held-out reviews of the benchmark."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What was trained, fitted and explained."""
+    """Trained task, fitted method and explanations of the demonstration."""
 
     task: Task
     method: SurrogateMask
     accuracy: float
-    """Of the classifier on held-out reviews."""
+    """Accuracy of the classifier on held-out reviews."""
     explanations: list[Explanation]
     checks: list[HardMask]
-    """Of each explanation: what the model says without the words it is said not to need."""
+    """Hard mask of each explanation: the prediction without the words that are not needed."""
 
     def answer(self) -> list[str]:
-        """Lines for a reader in a hurry: which words were needed, until which layer, and whether that holds."""
+        """Return a summary, and per sentence the needed words and the prediction without the others."""
         survived = sum(
             check.prediction.label == explanation.prediction.label
             for check, explanation in zip(self.checks, self.explanations, strict=True)
@@ -52,43 +52,43 @@ class Demo:
 
 def run_demo(
     folder: Path,
-    recipe: FineTunedClassificationConfig = TASK,
+    config: FineTunedClassificationConfig = TASK,
     method: SurrogateMask = METHOD,
     sentences: int = SENTENCES,
     seed: int = 0,
 ) -> Demo:
-    """Fine-tune, fit, explain, on what is packaged; what is in `folder` already is not done again."""
+    """Fine-tune, fit and explain on the packaged data; finished work in `folder` is used again."""
     store = Store(folder / "store")
-    task = Workspace(store, recipe, seed).task()
+    task = Workspace(store, config, seed).task()
     explainer = Workspace.over(store, task, seed).explainer(method)
-    explanations = [explainer(example.text) for example in held_out_sentences(recipe, sentences)]
+    explanations = [explainer(example.text) for example in held_out_sentences(config, sentences)]
     checks = [explanation.hard_mask() for explanation in explanations]
     return Demo(task, method, task.score(task.data["test"]), explanations, checks)
 
 
 def compare_methods(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
-    """SurrogateMask beside three other methods and a random order, on held-out texts; its fit is not made again."""
+    """Benchmark the fitted method against three others and a random order; its fit is used again."""
     return benchmark(demo.task, ["gradient", "input-x-gradient", "leave-one-out", demo.method], texts=texts, out=folder)
 
 
-def held_out_sentences(recipe: FineTunedClassificationConfig, count: int) -> list[Example]:
-    """Of those that fit a screen so many, evenly from first to last: the reviews are sorted by their labels."""
-    fitting = [example for example in recipe.dataset().test if 8 <= len(example.text.split()) <= 16]
+def held_out_sentences(config: FineTunedClassificationConfig, count: int) -> list[Example]:
+    """Return short sentences, evenly spaced over the test reviews, which are sorted by label."""
+    fitting = [example for example in config.dataset().test if 8 <= len(example.text.split()) <= 16]
     return [fitting[index] for index in spread_indices(len(fitting), count)]
 
 
 def _line(explanation: Explanation, check: HardMask) -> str:
-    """One sentence: what the model says, the words it needs to the last layer, and those it drops on the way."""
+    """Describe one sentence: the prediction, the words needed in the last layer, and those dropped before."""
     last = [word for word, kept in zip(explanation.words, check.kept, strict=True) if kept]
     dropped = explanation.dropped_at()
-    on_the_way = [
+    dropped_words = [
         f"{word} (until {layer})"
         for word, layer in zip(explanation.words, dropped, strict=True)
         if layer not in (None, explanation.layers[0])
     ]
-    way = f"; on the way also {', '.join(on_the_way)}" if on_the_way else ""
+    earlier = f"; in earlier layers also {', '.join(dropped_words)}" if dropped_words else ""
     return (
         f"{explanation.prediction}: {explanation.text}\n"
-        f"    needs {', '.join(last) or 'no word'}{way}\n"
-        f"    without the rest: {check.prediction}, a change of {check.divergence:.3f} nats"
+        f"    needs {', '.join(last) or 'no word'}{earlier}\n"
+        f"    without the others: {check.prediction}, a change of {check.divergence:.3f} nats"
     )

@@ -48,10 +48,10 @@ class MethodRun:
 def agreement_table(
     scores: list[Float[Tensor, "row token"]], maskable: Bool[Tensor, "row token"]
 ) -> dict[str, list[list[float]]]:
-    """Every pair of methods, means over texts."""
+    """Return the agreement of every pair of methods, as means over texts."""
     kinds = {"rank correlation": rank_correlation, "overlap of the highest fifth": top_overlap}
     return {
-        name: [[_mean(kind(one, other, maskable)) for other in scores] for one in scores]
+        name: [[_mean(kind(first, second, maskable)) for second in scores] for first in scores]
         for name, kind in kinds.items()
     }
 
@@ -64,49 +64,49 @@ def _mean(values: Float[Tensor, " row"]) -> float:
 STEPS = 50
 
 
-def method_cost(explained: Sequence[CachedAttribution], rival: float | None) -> dict[str, float]:
-    """Per text: rows forward and backward, seconds; in all: seconds of the fit, memory, and the break-even in texts."""
-    texts = sum(len(one.attribution) for one in explained)
-    costs = [one.cost for one in explained]
-    found = {
+def method_cost(explained: Sequence[CachedAttribution], reference: float | None) -> dict[str, float]:
+    """Return the cost of a method: rows and seconds per text, seconds of the fit, peak memory, break-even in texts."""
+    texts = sum(len(each.attribution) for each in explained)
+    costs = [each.cost for each in explained]
+    cost = {
         "forwards": sum(cost.rows for cost in costs) / texts,
         "backwards": sum(cost.rows_back for cost in costs) / texts,
         "seconds": sum(cost.seconds for cost in costs) / texts,
-        "fit_seconds": sum(one.fit_cost.seconds for one in explained) / len(explained),
-        "peak_megabytes": max(max(one.cost.peak_megabytes, one.fit_cost.peak_megabytes) for one in explained),
+        "fit_seconds": sum(each.fit_cost.seconds for each in explained) / len(explained),
+        "peak_megabytes": max(max(each.cost.peak_megabytes, each.fit_cost.peak_megabytes) for each in explained),
     }
-    learned = any(one.fit_cost.forwards for one in explained)
-    return {**found, **({"break_even": break_even(found, rival)} if learned and rival is not None else {})}
+    learned = any(each.fit_cost.forwards for each in explained)
+    return {**cost, **({"break_even": break_even(cost, reference)} if learned and reference is not None else {})}
 
 
-def break_even(cost: dict[str, float], rival: float) -> float:
-    """Texts after which fit and explanations together have taken no more than the rival's: f / (r - s).
+def break_even(cost: dict[str, float], reference: float) -> float:
+    """Return the number of texts from which the method is cheaper than the reference: fit / (reference - seconds).
 
     >>> break_even({"fit_seconds": 90.0, "seconds": 0.1}, 1.0)
     100.0
     """
-    gain = rival - cost["seconds"]
+    gain = reference - cost["seconds"]
     return cost["fit_seconds"] / gain if gain > 0 else math.inf
 
 
-def reference_seconds(found: Sequence[MethodRun], workspace: Workspace, split: str, few: int = 8) -> float | None:
-    """Seconds that integrated gradients of 50 steps take for a text: as benchmarked, or measured on a few texts."""
-    for done in found:
-        if isinstance(done.method, IntegratedGradients) and done.measured:
-            explained = workspace.explained(done.method, split)
-            return explained.cost.seconds / len(explained.attribution) * STEPS / done.method.n_steps
+def reference_seconds(runs: Sequence[MethodRun], workspace: Workspace, split: str, texts: int = 8) -> float | None:
+    """Return the seconds per text of integrated gradients with 50 steps: as benchmarked, or measured on a few texts."""
+    for run in runs:
+        if isinstance(run.method, IntegratedGradients) and run.measured:
+            explained = workspace.explained(run.method, split)
+            return explained.cost.seconds / len(explained.attribution) * STEPS / run.method.n_steps
 
     def make() -> Artefact:
-        some = workspace.task().data[split].spread(few)
+        batch = workspace.task().data[split].spread(texts)
         explainer = IntegratedGradients(n_steps=STEPS).fit(workspace.task())
-        explainer(some, rows_at_once=1)  # a text's points fill a pass; beside other texts there would be padding
-        return Artefact({}, {"seconds": explainer.cost.seconds / len(some)})
+        explainer(batch, rows_at_once=1)  # the points of one text fill a pass; several texts would add padding
+        return Artefact({}, {"seconds": explainer.cost.seconds / len(batch)})
 
     try:
-        kept = workspace.store.get_or_make("cost", digest_of(["cost", workspace.task_digest(), split, STEPS]), make)
+        artefact = workspace.store.get_or_make("cost", digest_of(["cost", workspace.task_digest(), split, STEPS]), make)
     except DiffMaskError:
         return None
-    return float(kept.values["seconds"])
+    return float(artefact.values["seconds"])
 
 
 Values = dict[str, dict[str, Any]]
@@ -187,67 +187,65 @@ def random_baseline(runs: Sequence[MethodRun]) -> str:
 
 def describe_metrics(metrics: Sequence[Metric]) -> dict[tuple[Metric, str], MetricInfo]:
     """Return the `MetricInfo` of every number of every metric. A name used twice gets the options that differ."""
-    found: dict[tuple[Metric, str], MetricInfo] = {}
+    infos: dict[tuple[Metric, str], MetricInfo] = {}
     for metric in metrics:
         for info in metric.infos:
-            taken = {known.name for known in found.values()}
+            taken = {known.name for known in infos.values()}
             choices = metric.label.removeprefix(metric.name).strip()
             endings = ("", f" {choices}", f" by {metric.label}")
             ending = next(ending for ending in endings if f"{info.name}{ending}" not in taken)
-            found[metric, info.name] = replace(info, name=f"{info.name}{ending}", title=f"{info.title}{ending}")
-    return found
+            infos[metric, info.name] = replace(info, name=f"{info.name}{ending}", title=f"{info.title}{ending}")
+    return infos
 
 
-def _values(kept: Sequence[MethodRun], metric: Metric, name: str, info: MetricInfo) -> dict[str, Any]:
-    """By method, seeds x rows of one number."""
-    found = {}
-    for done in kept:
-        records = [record for record in _records(done, metric, name) if record.at is None]
+def _values(runs: Sequence[MethodRun], metric: Metric, name: str, info: MetricInfo) -> dict[str, Any]:
+    """Return the values of one number by method, as an array of seeds x rows."""
+    values = {}
+    for run in runs:
+        records = [record for record in _records(run, metric, name) if record.at is None]
         rows = [record.per_row or (record.value,) for record in records if record.per_row or info.relative_to_random]
         if rows and len({len(row) for row in rows}) == 1:
-            found[done.name] = np.array(rows, dtype=np.float64)
-    baseline = random_baseline(kept)
-    if info.relative_to_random and found and any(done.name == baseline for done in kept):
-        found = {baseline: np.zeros_like(next(iter(found.values()))), **found}
-    return found
+            values[run.name] = np.array(rows, dtype=np.float64)
+    baseline = random_baseline(runs)
+    if info.relative_to_random and values and any(run.name == baseline for run in runs):
+        values = {baseline: np.zeros_like(next(iter(values.values()))), **values}
+    return values
 
 
-def _records(done: MethodRun, metric: Metric, name: str) -> list[Record]:
+def _records(run: MethodRun, metric: Metric, name: str) -> list[Record]:
     """Return the records of one number of a metric."""
-    return [record for own, record in done.measured if (own, record.metric) == (metric, name)]
+    return [record for own, record in run.measured if (own, record.metric) == (metric, name)]
 
 
-def _method_result(done: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
+def _method_result(run: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
     return MethodResult(
-        name=done.name,
-        recipe=done.method.to_dict(),
-        estimates={
-            info: estimate(by_method[done.name]) for info, by_method in values.items() if done.name in by_method
-        },
+        name=run.name,
+        recipe=run.method.to_dict(),
+        estimates={info: estimate(by_method[run.name]) for info, by_method in values.items() if run.name in by_method},
         cost=cost,
-        diagnostics=workspace.diagnostics(done.method),
-        is_baseline=done.method.is_baseline,
+        diagnostics=workspace.diagnostics(run.method),
+        is_baseline=run.method.is_baseline,
     )
 
 
-def _curves(kept: Sequence[MethodRun], names: Mapping[tuple[Metric, str], MetricInfo]) -> Iterator[Curve]:
+def _curves(runs: Sequence[MethodRun], names: Mapping[tuple[Metric, str], MetricInfo]) -> Iterator[Curve]:
     for (metric, name), info in names.items():
         drawn = info.curve or name
-        for done in kept:
+        for run in runs:
             points: dict[float, list[tuple[float, ...]]] = {}
-            for record in _records(done, metric, drawn):
+            for record in _records(run, metric, drawn):
                 if record.at is not None:
                     points.setdefault(record.at, []).append(record.per_row or (record.value,))
-            found = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
-            if found:
+            estimates = {at: estimate(np.array(rows, dtype=np.float64)) for at, rows in sorted(points.items())}
+            if estimates:
                 yield Curve(
                     metric=info.name.replace(name, drawn, 1),
-                    method=done.name,
+                    method=run.name,
                     x_label=info.x_label,
-                    x=list(found),
-                    y=[point.mean for point in found.values()],
-                    low=[point.low for point in found.values()],
-                    high=[point.high for point in found.values()],
+                    x=list(estimates),
+                    y=[point.mean for point in estimates.values()],
+                    low=[point.low for point in estimates.values()],
+                    high=[point.high for point in estimates.values()],
                 )
 
 
@@ -257,7 +255,7 @@ def perturbs_input(config: BenchmarkConfig) -> bool:
 
 
 def _warnings(
-    config: BenchmarkConfig, found: Sequence[MethodRun], workspace: Workspace, texts: int, shift: MaskingShift | None
+    config: BenchmarkConfig, runs: Sequence[MethodRun], workspace: Workspace, texts: int, shift: MaskingShift | None
 ) -> Iterator[str]:
     if texts < MIN_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {MIN_ROWS} are needed"
@@ -268,37 +266,38 @@ def _warnings(
             "the model was not trained on masked texts, and without labels it cannot be measured how far they are out "
             "of distribution: part of the effect of erasing words may be due to this"
         )
-    for done in found:
-        yield from done.problems
-        if done.measured:
-            yield from fit_problems(done, workspace)
+    for run in runs:
+        yield from run.problems
+        if run.measured:
+            yield from fit_problems(run, workspace)
 
 
 @torch.no_grad()
-def _texts(workspace: Workspace, split: str, seen: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
+def _texts(workspace: Workspace, split: str, explained: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
     task, whole = workspace.task(), unmasked_predictions(workspace, split, "predicted")
     text = row_text(task)
-    gold, said = text.outcomes(task.data[split].target), text.outcomes(whole.target)
-    for row, (label, prediction) in enumerate(zip(gold, said, strict=True)):
+    gold, predicted = text.outcomes(task.data[split].target), text.outcomes(whole.target)
+    attributions = {name: cached.attribution for name, cached in explained.items()}
+    for row, (label, prediction) in enumerate(zip(gold, predicted, strict=True)):
         read = text.read_row(split, row)
-        layered = {name: one.attribution for name, one in seen.items() if one.attribution.by_layer is not None}
+        layered = {name: each for name, each in attributions.items() if each.by_layer is not None}
         yield BoardText(
             words=list(read.words),
             gaps=list(read.gaps),
             gold=label,
             prediction=prediction or "",
             probability=float(whole.probability[row]),
-            scores={name: _of_words(one.attribution.scores[row], read.columns) for name, one in seen.items()},
+            scores={name: _of_words(each.scores[row], read.columns) for name, each in attributions.items()},
             by_layer={
-                name: [_of_words(layer, read.columns) for layer in found.by_layer[row]]
-                for name, found in layered.items()
-                if found.by_layer is not None
+                name: [_of_words(layer, read.columns) for layer in attribution.by_layer[row]]
+                for name, attribution in layered.items()
+                if attribution.by_layer is not None
             },
-            layers={name: list(found.layers) for name, found in layered.items()},
+            layers={name: list(attribution.layers) for name, attribution in layered.items()},
         )
 
 
 def _of_words(scores: torch.Tensor, columns: Sequence[tuple[int, ...]]) -> list[float]:
-    """A word scores as the highest of its tokens; to five figures, which is all a page shows."""
+    """Return the highest token score per word, with the five digits that the page shows."""
     values = scores.tolist()
     return [float(f"{max(values[column] for column in own):.5g}") for own in columns]

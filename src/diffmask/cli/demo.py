@@ -7,16 +7,16 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the classifier, the explainer and the page.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the classifier, the explainer and the report.")] = Path(
         "runs/demo"
     ),
-    rows: Annotated[int | None, typer.Option(help="Reviews to fine-tune on.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Batches of reviews that SurrogateMask learns from.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Number of reviews to fine-tune on.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps of the explainer.")] = None,
 ) -> None:
     """Fine-tune a packaged encoder on packaged reviews, fit SurrogateMask, explain ten held-out sentences, benchmark.
 
-    Opens with the answer: which words were needed, until which layer, and whether the predictions survive without the
-    rest. Ends with a benchmark of five methods and its report. Kill it and run it again: it goes on where it was.
+    The command first prints which words each prediction needs, up to which layer, and whether the prediction survives
+    without the others. It ends with a benchmark of five methods and its report. A killed run resumes.
 
     Example: diffmask demo --out runs/demo
     """
@@ -29,14 +29,13 @@ def demo(
     from diffmask.results.records import write_text
 
     configure_logging(quiet=False)
-    found = run_demo(out, replace(TASK, rows=rows or TASK.rows), replace(METHOD, steps=steps or METHOD.steps))
-    print(f"\n{found.accuracy:.1%} of held-out reviews are classified right.\n")
-    print("\n\n".join(found.answer()), "\n")
-    found.explanations[0].show()
+    demonstration = run_demo(out, replace(TASK, rows=rows or TASK.rows), replace(METHOD, steps=steps or METHOD.steps))
+    print(f"\n{demonstration.accuracy:.1%} of held-out reviews are classified right.\n")
+    print("\n\n".join(demonstration.answer()), "\n")
+    demonstration.explanations[0].show()
     page = out / "sentences.html"
-    write_text(
-        page, html_document("What the classifier needs", [explanation.heatmap() for explanation in found.explanations])
-    )
+    heatmaps = [explanation.heatmap() for explanation in demonstration.explanations]
+    write_text(page, html_document("Words that the classifier needs", heatmaps))
     print(f"\nheat maps of all sentences: {page}\n")
-    compare_methods(found, out).show()
+    compare_methods(demonstration, out).show()
     print(f"\nreport: {write_benchmark_report(out)}")

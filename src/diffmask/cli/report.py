@@ -1,7 +1,4 @@
-"""`diffmask list`: what there is to choose from.
-
-`diffmask report`: the page of a run or of a benchmark.
-"""
+"""`diffmask report`: the page of a run or benchmark. `diffmask list`: the registered methods, tasks and metrics."""
 
 import json
 from enum import StrEnum
@@ -14,7 +11,7 @@ from diffmask.registry import entries
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """Kind of registered config."""
 
     METHODS = "methods"
     TASKS = "tasks"
@@ -22,8 +19,8 @@ class Kind(StrEnum):
 
 
 def listing(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
+    kind: Annotated[Kind, typer.Argument(help="Kind to list.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List methods, tasks or metrics.
 
@@ -39,10 +36,10 @@ def listing(
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="The --out folder of a run or of a benchmark.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that `diffmask run` or `diffmask benchmark` wrote.")],
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Write report.html anew from what was measured, and print its table.
+    """Write report.html again from the saved results, and print the table.
 
     A benchmark also gets tables/ (CSV, LaTeX) and figures/ (PNG, PDF).
 

@@ -1,9 +1,4 @@
-"""What the commands about models of words ask for: the data set, its files, choices of the model.
-
-`diffmask roar`: one point of a ROAR curve, with whatever it needs.
-
-`diffmask analyse`: what lies behind a ROAR curve.
-"""
+"""`diffmask roar`: one point of a ROAR curve. `diffmask analyse`: tables and figures about a ROAR curve."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,43 +6,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from diffmask.cli.options import Seed, configure_logging, overrides
+
 if TYPE_CHECKING:
     from diffmask.workspace.workspace import Workspace
 
 DataSet = Annotated[
-    str, typer.Option("--task", help="babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia.")
+    str,
+    typer.Option("--task", help="Data set: babi-1, babi-2, babi-3, sst, snli, imdb, mimic-diabetes or mimic-anemia."),
 ]
 Files = Annotated[
-    str | None, typer.Option("--data", help="Folder of its files, or hub:OWNER/NAME; bABI is generated without.")
+    str | None,
+    typer.Option("--data", help="Folder of the data set's files, or hub:OWNER/NAME; bABI is generated without it."),
 ]
-RiemannSamples = Annotated[int, typer.Option(help="Points on the path of integrated gradients.")]
-Choices = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of the BiLSTM, such as rows=1000, epochs=3.")
-]
+RiemannSamples = Annotated[int, typer.Option(min=1, help="Number of points on the path of integrated gradients.")]
+Choices = Annotated[list[str] | None, overrides("Options of the BiLSTM, such as rows=1000, epochs=3.")]
 
 
 def roar_workspace(data_set: str, files: str | None, choices: list[str] | None, seed: int, out: Path) -> "Workspace":
-    """The BiLSTM of a data set, with a store in `out`."""
+    """Return a workspace of the BiLSTM on a data set, with its store in `out`."""
     from diffmask.core.config import parse_overrides
     from diffmask.core.store import Store
     from diffmask.tasks.bilstm.config import BiLSTMConfig
     from diffmask.workspace.workspace import Workspace
 
-    recipe: BiLSTMConfig = BiLSTMConfig.from_dict(
+    config: BiLSTMConfig = BiLSTMConfig.from_dict(
         {"data": data_set, "folder": files, **parse_overrides(choices or [])}, "BiLSTM"
     )
-    return Workspace(Store(out / "store"), recipe, seed)
+    return Workspace(Store(out / "store"), config, seed)
 
 
 class Strategy(StrEnum):
-    """How much is masked."""
+    """Unit of the masked amount."""
 
     COUNT = "count"
     QUANTILE = "quantile"
 
 
 class Target(StrEnum):
-    """What is explained."""
+    """Class that is explained."""
 
     GOLD = "gold"
     PREDICTED = "predicted"
@@ -59,28 +56,33 @@ def roar(
     importance_measure: Annotated[
         str,
         typer.Option(
-            help="random, mutual-information, attention, gradient, times-input-gradient, or any other method."
+            help="Method: random, mutual-information, attention, gradient, times-input-gradient, or any other."
         ),
     ] = "attention",
-    roar_strategy: Annotated[Strategy, typer.Option(help="k tokens, or k percent of them.")] = Strategy.COUNT,
-    k: Annotated[int, typer.Option(help="How much is masked.")] = 0,
-    recursive: Annotated[bool, typer.Option("--recursive", help="Find importances anew at each step.")] = False,
-    recursive_step_size: Annotated[int, typer.Option(help="From one step to the next.")] = 1,
+    roar_strategy: Annotated[
+        Strategy, typer.Option(help="Mask k tokens (count) or k percent of them (quantile).")
+    ] = Strategy.COUNT,
+    k: Annotated[int, typer.Option(min=0, help="Amount to mask, in tokens or percent.")] = 0,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Compute the importances again after each step.")
+    ] = False,
+    recursive_step_size: Annotated[int, typer.Option(min=1, help="Amount masked per recursive step.")] = 1,
     riemann_samples: RiemannSamples = 50,
-    target: Annotated[Target, typer.Option(help="Whose importances are taken.")] = Target.GOLD,
-    signed: Annotated[bool, typer.Option("--signed", help="Spare what speaks against the outcome.")] = False,
-    seed: int = 0,
-    out: Annotated[Path, typer.Option(help="Folder for models, masks and importances; found again.")] = Path(
-        "runs/roar"
-    ),
+    target: Annotated[Target, typer.Option(help="Explain the gold label or the predicted one.")] = Target.GOLD,
+    signed: Annotated[
+        bool, typer.Option("--signed", help="Rank tokens by signed score instead of by absolute value.")
+    ] = False,
+    seed: Seed = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder for models, masks and importances, which later runs use again.")
+    ] = Path("runs/roar"),
     choices: Choices = None,
 ) -> None:
-    """Mask what a measure calls important, train again, and print the score; missing steps are made on the way.
+    """Mask the most important tokens, train the model again, and print its score; missing steps are computed first.
 
     Example: diffmask roar --task babi-1 --importance-measure gradient --roar-strategy quantile --k 20 --recursive
     --recursive-step-size 10 --seed 0
     """
-    from diffmask.cli.options import configure_logging
     from diffmask.metrics.roar.masking import measure
     from diffmask.metrics.roar.step import Protocol, Step
 
@@ -102,28 +104,27 @@ def analyse(
     task: DataSet = "babi-1",
     data: Files = None,
     importance_measures: Annotated[
-        str, typer.Option(help="Names as `diffmask roar` takes them, with commas; the first is shown on an example.")
+        str, typer.Option(help="Methods as in `diffmask roar`, separated by commas; the example shows the first.")
     ] = "attention,gradient,times-input-gradient,integrated-gradients",
     findings: Annotated[
-        str, typer.Option(help="What to find out, with commas; leaks train two models a measure.")
+        str, typer.Option(help="Analyses, separated by commas; 'leaks' trains two models per method.")
     ] = "data,synthetic,sparsity,answers,riemann,lengths,leaks",
     riemann_samples: RiemannSamples = 50,
-    rows: Annotated[int, typer.Option(help="Validation rows whose importances are looked at.")] = 200,
-    k: Annotated[int, typer.Option(help="Percent of tokens masked where leaks are sought.")] = 20,
-    example: Annotated[int, typer.Option(help="The test row of the worked example.")] = 0,
-    seed: int = 0,
-    out: Annotated[Path, typer.Option(help="A folder of `diffmask roar` or `run`; its models are found again.")] = Path(
-        "runs/roar"
-    ),
+    rows: Annotated[int, typer.Option(help="Number of validation rows that are explained.")] = 200,
+    k: Annotated[int, typer.Option(help="Percent of the tokens that the analysis of leaks masks.")] = 20,
+    example: Annotated[int, typer.Option(help="Test row of the worked example.")] = 0,
+    seed: Seed = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder of `diffmask roar` or `diffmask run`, whose models are used again.")
+    ] = Path("runs/roar"),
     choices: Choices = None,
 ) -> None:
-    """What lies behind a ROAR curve: the data, sparsity, where masks fall, points of a path, leaks, a worked example.
+    """Analyse a ROAR curve: data, sparsity, positions of masks, integration points, leaks, and a worked example.
 
-    Each finding is printed, and written into OUT/analyses as CSV, LaTeX and, where it is a curve, PNG and PDF.
+    Each table is printed and written to OUT/analyses as CSV and LaTeX; curves are also drawn as PNG and PDF.
 
     Example: diffmask analyse --task babi-1 --importance-measures attention,gradient --out runs/roar
     """
-    from diffmask.cli.options import configure_logging
     from diffmask.metrics.roar.analysis import RoarAnalysis
     from diffmask.metrics.roar.masking import measure
     from diffmask.report.terminal import print_table

@@ -1,4 +1,4 @@
-"""An `Executor` says who runs the graph's nodes; the loop that gives nodes to workers is the same for all."""
+"""Base class of executors: the loop that gives nodes to workers, the same for all of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,24 @@ from diffmask.workspace.node import Address, Node
 
 
 class Workers(ABC):
-    """Whoever does jobs while an engine runs."""
+    """Workers that run jobs for an executor."""
 
     @abstractmethod
     def count(self) -> int:
-        """How many there are now, each of which does one job at a time."""
+        """Return the current number of workers; each runs one job at a time."""
 
     @abstractmethod
     def start(self, job: Job) -> None:
-        """Give a job to one that is free."""
+        """Give a job to a free worker."""
 
     @abstractmethod
     def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
-        """Jobs that ended since last asked; waits a moment where there are none."""
+        """Return the jobs that ended since the last call; wait a moment if there are none."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run ended in."""
+    """Records, outcomes and failures of a run."""
 
     records: list[Record]
     """Records of every finished node, in the order of the graph."""
@@ -57,16 +57,16 @@ class Executor(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many nodes it runs at once, at most."""
+        """Largest number of nodes that run at once."""
 
     @abstractmethod
     def working(self, folder: Path, jobs: int) -> AbstractContextManager[Workers]:
-        """Workers for at most so many jobs, for the length of a block."""
+        """Start workers for at most `jobs` jobs, and end them with the block."""
 
     def run(self, nodes: Sequence[Node], folder: Path, view: ProgressView | None = None) -> RunResult:
-        """Run what is missing and skip what is done; what fails is tried again, then left out with what needs it.
+        """Run the missing nodes. A failed node is tried again, then left out with all nodes that need it.
 
-        `folder` gets a log a node and the outcomes, by which a second run goes on where this one ended.
+        The folder receives one log per node and the outcomes, from which a second run resumes.
         """
         schedule = make_schedule(nodes, folder)
         with (view or LogView()).showing(schedule, folder, self.size) as shown:
@@ -78,7 +78,7 @@ class Executor(ABC):
 
 
 def make_schedule(nodes: Sequence[Node], folder: Path) -> NodeSchedule:
-    """The nodes' schedule, with what is done already."""
+    """Return the schedule of some nodes, in which finished nodes are done."""
     schedule = NodeSchedule(nodes)
     for node in schedule.nodes:
         if (outcome := Job(node, folder).outcome()) is not None:

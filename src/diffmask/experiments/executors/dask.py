@@ -1,7 +1,4 @@
-"""Nodes on a dask cluster: one that is there, or one on this machine.
-
-Nodes on Slurm: dask-jobqueue submits jobs that are dask workers.
-"""
+"""Executors on a dask cluster: a running cluster, one on this machine, or workers that are Slurm jobs."""
 
 import logging
 import subprocess
@@ -20,13 +17,13 @@ from diffmask.experiments.executors.local import cores, one_thread_for_children
 from diffmask.workspace.node import Address
 
 MOMENT = 0.1
-"""Seconds between two looks at what has ended."""
+"""Seconds between two checks for finished jobs."""
 
 
 class _Cluster(Workers):
-    """The workers that a dask scheduler knows.
+    """Workers of a dask scheduler.
 
-    Jobs are sent one a worker, so that what runs and what waits is known here and a job's place in the order holds.
+    One job per worker is sent, so that the schedule here knows which nodes run and keeps their order.
     """
 
     def __init__(self, client: Any) -> None:
@@ -39,13 +36,13 @@ class _Cluster(Workers):
 
     def start(self, job: Job) -> None:
         self._attempts += 1
-        # A name of its own for each attempt: dask would otherwise hand out what the failed one left.
+        # Each attempt has its own key: dask would otherwise return the result of the failed one.
         key = f"{'-'.join(job.node.address)}-{self._attempts}"
         self._futures[job.node.address] = self._client.submit(run_job, job, key=key, pure=False)
 
     def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         if self._client.status != "running":
-            raise EngineError("the dask scheduler is gone; start the run again and it goes on")
+            raise EngineError("the dask scheduler is gone; start the run again to resume")
         found = [(address, future) for address, future in self._futures.items() if future.done()]
         if not found:
             time.sleep(MOMENT)
@@ -55,7 +52,7 @@ class _Cluster(Workers):
 
 
 def _result(future: Any) -> NodeOutcome | NodeFailure:
-    """What the job gave; `run_job` raises nothing, so that an error is dask's: a worker that died or cannot read."""
+    """Return a job's result. `run_job` raises nothing, so an error is dask's own: a worker died or cannot unpickle."""
     from distributed import KilledWorker
 
     if future.status == "finished":
@@ -65,23 +62,23 @@ def _result(future: Any) -> NodeOutcome | NodeFailure:
         return NodeFailure(f"the worker at {error.last_worker.address} died", lost=True)
     if error is None:
         return NodeFailure(f"dask lost the job ({future.status})", lost=True)
-    return NodeFailure(f"not begun: {type(error).__name__}: {error}")
+    return NodeFailure(f"not started: {type(error).__name__}: {error}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaskExecutorBase(Executor):
-    """An engine whose workers a dask scheduler knows."""
+    """Executor on the workers of a dask scheduler."""
 
     @contextmanager
     def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
-        """The scheduler's workers; what was started for this run ends with the block."""
+        """Use the scheduler's workers; a cluster that was started for this run ends with the block."""
         try:
             import dask
             from distributed import Client
         except ImportError:
             raise ExtraError("this engine needs dask.distributed: pip install 'diffmask[cluster]'") from None
         settings = {
-            "distributed.scheduler.allowed-failures": 0,  # attempts are counted here
+            "distributed.scheduler.allowed-failures": 0,  # the schedule counts attempts
             "distributed.worker.daemon": False,  # a node may start processes
         }
         with (
@@ -100,13 +97,13 @@ class DaskExecutorBase(Executor):
     @abstractmethod
     @contextmanager
     def _scheduler(self, folder: Path, jobs: int) -> Iterator[Any]:
-        """An address, or a cluster for the length of the block."""
+        """Yield the address of a scheduler, or a cluster that ends with the block."""
         yield
 
 
 @contextmanager
 def _log_of_dask(file: Path) -> Iterator[None]:
-    """Within this block dask writes to a file what it says of its workers; what matters of it is told by the view."""
+    """Write dask's own messages to a file within this block; the view shows the important ones."""
     file.parent.mkdir(parents=True, exist_ok=True)
     logger, handler = logging.getLogger("distributed"), logging.FileHandler(file)
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
@@ -120,16 +117,16 @@ def _log_of_dask(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class DaskExecutor(DaskExecutorBase):
-    """Nodes on a dask cluster."""
+    """Runs nodes on a dask cluster: a running one, or one on this machine."""
 
     address: str | None = None
-    """Where its scheduler listens, such as `tcp://10.0.0.1:8786`; none starts one on this machine."""
+    """Address of the scheduler, such as `tcp://10.0.0.1:8786`; None starts one on this machine."""
     workers: int = field(default_factory=cores)
-    """Workers to start, where no address is given."""
+    """Workers to start if no address is given."""
 
     @property
     def size(self) -> int:
-        """Workers that are started; of others a guess."""
+        """Number of started workers; a guess for a running scheduler."""
         return self.workers
 
     @contextmanager
@@ -150,22 +147,22 @@ class DaskExecutor(DaskExecutorBase):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmExecutor(DaskExecutorBase):
-    """Nodes on workers that are Slurm jobs; a job that ends early is replaced."""
+    """Runs nodes on workers that are Slurm jobs, which dask-jobqueue submits; a job that ends early is replaced."""
 
     queue: str | None = None
-    """Slurm's partition; none is its default."""
+    """Partition; None is Slurm's default."""
     memory: str = "8GB"
-    """Of each job."""
+    """Memory per job."""
     jobs: int = 4
-    """Slurm jobs at once, each of one core and one worker."""
+    """Simultaneous jobs, each with one core and one worker."""
     walltime: str = "04:00:00"
-    """Of each job. A node must fit into it."""
+    """Time limit per job; every node must fit into it."""
     interface: str | None = None
-    """Network interface that workers reach this machine by, such as `ib0`."""
+    """Network interface by which workers reach this machine, such as `ib0`."""
 
     @property
     def size(self) -> int:
-        """A worker a job."""
+        """One worker per job."""
         return self.jobs
 
     @contextmanager
@@ -188,13 +185,13 @@ class SlurmExecutor(DaskExecutorBase):
             job_script_prologue=["export OMP_NUM_THREADS=1"],
             scheduler_options={"dashboard_address": ":0"},
         ) as cluster:
-            _refuse_what_slurm_refuses(cluster.job_script())
+            _require_accepted(cluster.job_script())
             cluster.adapt(minimum_jobs=wanted, maximum_jobs=wanted)
             yield cluster
 
 
-def _refuse_what_slurm_refuses(script: str) -> None:
-    """Ask Slurm whether it would take the job: a wrong queue is an error now, not a worker that never comes."""
+def _require_accepted(script: str) -> None:
+    """Ask Slurm whether it accepts the job: a wrong partition is an error now, not a worker that never starts."""
     try:
         asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
     except FileNotFoundError:

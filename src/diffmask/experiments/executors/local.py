@@ -1,9 +1,4 @@
-"""One node after the other, in this process.
-
-Nodes in parallel, in processes of this machine, each on one thread.
-
-The engine that a name and a few choices stand for.
-"""
+"""Executors on this machine: one node after the other in this process, or nodes in parallel processes."""
 
 import multiprocessing
 import os
@@ -24,8 +19,8 @@ from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome, ru
 from diffmask.workspace.node import Address
 
 
-class _Here(Workers):
-    """This process as a worker: a job that was started has ended when next asked."""
+class _InProcess(Workers):
+    """This process as the only worker: a started job has ended at the next call of `ended`."""
 
     def __init__(self, threads: int) -> None:
         self._started: list[Job] = []
@@ -53,30 +48,30 @@ class SerialExecutor(Executor):
 
     @property
     def size(self) -> int:
-        """One."""
+        """One node at a time."""
         return 1
 
     @contextmanager
     def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
-        """This process."""
-        yield _Here(self.threads)
+        """Use this process."""
+        yield _InProcess(self.threads)
 
 
 MOMENT = 0.5
-"""Seconds after which a wait for workers ends with nothing."""
+"""Seconds to wait for a worker's result."""
 
 GRACE = 5.0
-"""Seconds that an idle worker has to end by itself."""
+"""Seconds that an idle worker has to exit."""
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _work(connection: Connection) -> None:
-    """A worker's life: jobs come, results go, until nobody sends any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the driver, which ends its workers.
+    """Run jobs from the connection until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C and ends its workers
     threading.Thread(target=_end_with_the_driver, daemon=True).start()
     while True:
         try:
@@ -97,7 +92,7 @@ def _end_with_the_driver() -> None:
 
 
 class _Worker:
-    """One process, and the job it has."""
+    """Worker process and its current job."""
 
     def __init__(self, context: BaseContext) -> None:
         self.connection, theirs = context.Pipe()
@@ -107,7 +102,7 @@ class _Worker:
         self.job: Job | None = None
 
     def result(self) -> NodeOutcome | NodeFailure:
-        """What it sends; a worker that died sends nothing."""
+        """Return the result that the worker sends, or a failure if it died."""
         try:
             return self.connection.recv()
         except (EOFError, ConnectionError):
@@ -115,7 +110,7 @@ class _Worker:
             return NodeFailure(f"the worker died ({_death(self.process.exitcode)})", lost=True)
 
     def end(self) -> None:
-        """End the process: an idle one by itself, at once whatever it does."""
+        """End the process; an idle one may exit by itself first."""
         self.connection.close()
         if self.job is None:
             self.process.join(GRACE)
@@ -124,7 +119,7 @@ class _Worker:
 
 
 class _Pool(Workers):
-    """Worker processes; one that died is replaced."""
+    """Worker processes; a dead worker is replaced."""
 
     def __init__(self, context: BaseContext, size: int) -> None:
         self._context = context
@@ -140,7 +135,7 @@ class _Pool(Workers):
         try:
             worker.connection.send(job)
         except ConnectionError:
-            return  # It died while it was idle; `ended` notices.
+            return  # it died while idle; `ended` notices
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             worker.job = None
             self._refused.append((job.node.address, NodeFailure(f"cannot be sent to a worker: {error}")))
@@ -160,26 +155,26 @@ class _Pool(Workers):
         return found
 
     def end(self) -> None:
-        """End all of them."""
+        """End all workers."""
         for worker in self._workers:
             worker.end()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessExecutor(Executor):
-    """Nodes in parallel on the cores of this machine."""
+    """Runs nodes in parallel processes on this machine, each with one thread."""
 
     workers: int = field(default_factory=cores)
-    """Worker processes."""
+    """Number of worker processes."""
 
     @property
     def size(self) -> int:
-        """As many as there are workers."""
+        """Number of workers."""
         return self.workers
 
     @contextmanager
     def working(self, folder: Path, jobs: int) -> Iterator[Workers]:
-        """Processes, no more than there are jobs; all end with the block, or with this process if it is killed."""
+        """Start at most one process per job. They end with the block, or with this process if it is killed."""
         with one_thread_for_children():
             pool = _Pool(_context(), min(self.workers, jobs))
             try:
@@ -190,7 +185,7 @@ class ProcessExecutor(Executor):
 
 @contextmanager
 def one_thread_for_children() -> Iterator[None]:
-    """Within this block processes that are started use one thread, in whatever library."""
+    """Let processes that are started within this block use one thread."""
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -202,7 +197,7 @@ def one_thread_for_children() -> Iterator[None]:
 
 
 def _context() -> BaseContext:
-    """How workers begin: as copies of a process that has loaded torch and done nothing yet, where the system can."""
+    """Return the context that starts workers: forks of a process that has only imported torch, if the system can."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -214,8 +209,8 @@ def _death(code: int) -> str:
     return f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
 
-def make_executor(name: str, choices: Mapping[str, Any]) -> Executor:
-    """The engine of that name; choices that are none are left at their defaults, those that are not its own refused."""
+def make_executor(name: str, options: Mapping[str, Any]) -> Executor:
+    """Return the executor of that name; options that are None keep their defaults, unknown options are refused."""
     from dataclasses import fields
 
     from diffmask.experiments.executors.dask import DaskExecutor, SlurmExecutor
@@ -228,9 +223,9 @@ def make_executor(name: str, choices: Mapping[str, Any]) -> Executor:
     }
     if name not in engines:
         raise ConfigError(f"there is no engine '{name}'; {nearest(name, engines)}")
-    made = {key: value for key, value in choices.items() if value is not None}
+    given = {key: value for key, value in options.items() if value is not None}
     known = {field.name for field in fields(engines[name])}
-    for key in made:
+    for key in given:
         if key not in known:
             raise ConfigError(f"the engine '{name}' has no option '{key}'; {nearest(key, known)}")
-    return engines[name](**made)
+    return engines[name](**given)

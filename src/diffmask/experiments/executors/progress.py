@@ -1,9 +1,4 @@
-"""What a run will do: so many pieces of work of each kind, so many done, about so long.
-
-What a person sees of a run. Here: plain lines in the log, for where no terminal is.
-
-What a person sees of a run in a terminal: what runs, what waits, what failed and why, as it happens.
-"""
+"""Progress of a run: an estimate of the remaining time, and views that show it in a log or in a terminal."""
 
 import logging
 import re
@@ -40,33 +35,34 @@ PLURALS = {
 
 @dataclass(frozen=True)
 class ProgressEstimate:
-    """What there is to do and what of it is done."""
+    """Number of nodes by kind, and the remaining time."""
 
     total: Counter[str]
-    """Nodes by kind."""
+    """All nodes by kind."""
     done: Counter[str]
+    """Finished nodes by kind."""
     seconds: float | None
-    """How long the rest will take, as far as finished nodes tell; none where they tell nothing."""
+    """Estimated remaining time; None if no finished node gives an estimate."""
     unknown: int
-    """Missing nodes of whose like none is finished."""
+    """Unfinished nodes without a finished node of the same kind to estimate their duration from."""
 
     def lines(self) -> Iterator[str]:
-        """The same for people."""
+        """Yield readable lines."""
         parts = [f"{self.done[kind]} of {count} {PLURALS.get(kind, kind)}" for kind, count in self.total.items()]
         yield f"done: {', '.join(parts)}"
         if self.done != self.total:
             yield self.forecast()
 
     def forecast(self) -> str:
-        """How long the rest will take."""
+        """Return the remaining time as text."""
         if self.seconds is None:
-            return "how long it takes will be known when the first are done"
-        without = f", not counting {self.unknown} pieces of a kind not seen yet" if self.unknown else ""
+            return "the remaining time is known once the first nodes are done"
+        without = f", not counting {self.unknown} nodes of a new kind" if self.unknown else ""
         return f"about {format_duration(self.seconds)} to go{without}"
 
 
 def estimate_progress(schedule: NodeSchedule, workers: int) -> ProgressEstimate:
-    """What the schedule has left for so many workers; nodes that run now count as still to be run."""
+    """Estimate the remaining time for a number of workers; running nodes count as not done."""
     left = [
         node
         for node in schedule.nodes
@@ -85,7 +81,7 @@ def estimate_progress(schedule: NodeSchedule, workers: int) -> ProgressEstimate:
 
 
 def _speeds(schedule: NodeSchedule) -> dict[str, float]:
-    """Mean seconds of finished nodes: by what they do, whatever the seed, and by kind."""
+    """Return the mean seconds of finished nodes, by label without the seed and by kind."""
     found: dict[str, list[float]] = defaultdict(list)
     for address, outcome in schedule.outcomes.items():
         if outcome.seconds is not None:
@@ -109,7 +105,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProgressView(ABC):
-    """Told of everything that happens in a run."""
+    """Shows the progress of a run."""
 
     @abstractmethod
     @contextmanager
@@ -119,37 +115,37 @@ class ProgressView(ABC):
 
     @abstractmethod
     def started(self, node: Node) -> None:
-        """A worker has it."""
+        """Show that a node runs."""
 
     @abstractmethod
     def ended(self, node: Node, result: NodeOutcome | NodeFailure) -> None:
-        """It is done, or was tried in vain; the schedule knows about it."""
+        """Show that an attempt at a node ended; the schedule is up to date."""
 
 
 class LogView(ProgressView):
-    """A line for everything that ends."""
+    """Logs one line per finished or failed node."""
 
     @contextmanager
     def showing(self, schedule: NodeSchedule, folder: Path, workers: int) -> Iterator[Self]:
-        """Say what there is to do, then what is done."""
+        """Log the estimate, then the nodes."""
         self._schedule, self._folder = schedule, folder
         for line in estimate_progress(schedule, workers).lines():
             logger.info("%s", line)
         yield self
 
     def started(self, node: Node) -> None:
-        """Nothing: lines are for what ends."""
+        """Log nothing."""
 
     def ended(self, node: Node, result: NodeOutcome | NodeFailure) -> None:
-        """How long it took, or why it failed and where its log is."""
+        """Log the duration, or the reason of a failure with the path of the log."""
         for line in ending(self._schedule, node, result, self._folder):
             logger.log(logging.INFO if isinstance(result, NodeOutcome) else logging.WARNING, "%s", line)
 
 
 def ending(schedule: NodeSchedule, node: Node, result: NodeOutcome | NodeFailure, folder: Path) -> Iterator[str]:
-    """The lines that say how a node ended."""
+    """Yield the lines that describe the end of a node."""
     if isinstance(result, NodeOutcome):
-        took = "was there" if result.seconds is None else f"{result.seconds:.1f} s"
+        took = "was done before" if result.seconds is None else f"{result.seconds:.1f} s"
         yield f"{node.label}: {took} ({len(schedule.outcomes)} of {len(schedule.nodes)})"
         yield from (f"{node.label}: {warning}" for warning in result.warned)
     else:
@@ -164,13 +160,13 @@ def default_view() -> ProgressView:
 
 
 SHOWN = 12
-"""Most lines of what runs, and of what failed."""
+"""Largest number of lines for running and for failed nodes."""
 NEXT = 4
-"""Lines of what waits."""
+"""Lines for waiting nodes."""
 
 
 class LiveView(ProgressView):
-    """A table that is drawn again and again; failures and warnings stay above it."""
+    """Live table in a terminal; failures and warnings stay above it."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -182,7 +178,7 @@ class LiveView(ProgressView):
         for line in estimate_progress(schedule, workers).lines():
             self.console.print(line, highlight=False)
         with Live(
-            get_renderable=lambda: drawing(schedule, workers),
+            get_renderable=lambda: render_progress(schedule, workers),
             console=self.console,
             refresh_per_second=2,
             transient=True,
@@ -192,22 +188,22 @@ class LiveView(ProgressView):
             yield self
 
     def started(self, node: Node) -> None:
-        """Nothing: the table shows it."""
+        """Print nothing: the table shows it."""
 
     def ended(self, node: Node, result: NodeOutcome | NodeFailure) -> None:
-        """What failed or was warned of is said at once, and stays."""
+        """Print failures and warnings above the table."""
         if isinstance(result, NodeFailure) or result.warned:
             for line in ending(self._schedule, node, result, self._folder):
                 self.console.print(Text(line, style="red" if isinstance(result, NodeFailure) else ""))
 
 
-def drawing(schedule: NodeSchedule, workers: int) -> Group:
-    """The run as it stands."""
+def render_progress(schedule: NodeSchedule, workers: int) -> Group:
+    """Return the table of running, waiting and failed nodes."""
     table = Table.grid(padding=(0, 2))
     for _ in range(3):
         table.add_column(no_wrap=True, overflow="ellipsis")
     now = time.monotonic()
-    # Copied first: the engine goes on while this is drawn.
+    # Copied first: the executor changes the schedule while this is drawn.
     for address, since in islice(list(schedule.running.items()), SHOWN):
         table.add_row("runs", Text(schedule[address].label), format_duration(now - since))
     waiting = schedule.waiting

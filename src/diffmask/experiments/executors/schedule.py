@@ -1,4 +1,4 @@
-"""A schedule: which nodes are done, run, wait, or will never run. It knows nothing of workers or clocks of theirs."""
+"""Schedule of nodes: which are waiting, running, done or given up. It knows nothing about workers."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,19 +9,19 @@ from diffmask.experiments.executors.job import NodeFailure, NodeOutcome
 from diffmask.workspace.node import Address, Node
 
 MAX_ATTEMPTS = 3
-"""How often a node may fail before it is given up: once, and two retries."""
+"""Attempts at a node before it is given up."""
 MAX_WORKER_DEATHS = 5
-"""How many workers may die over a node before it is thought to kill them."""
+"""Workers that may die while they run a node before it is given up."""
 
 
 @dataclass(frozen=True)
 class FailedNode:
-    """A node that was given up, and why."""
+    """Node that was given up, with the reason."""
 
     node: Node
     why: str
     after: Address | None = None
-    """The failed node it would have built on; none where it failed itself."""
+    """Address of the failed node that it needs; None if it failed itself."""
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Attempts:
     lost: int = 0
 
     def count(self, failure: NodeFailure) -> bool:
-        """Add a failure; whether the node is to be given up."""
+        """Count a failure, and return whether the node is given up."""
         self.lost += failure.lost
         self.failed += not failure.lost
         return failure.permanent or self.failed >= MAX_ATTEMPTS or self.lost >= MAX_WORKER_DEATHS
@@ -38,17 +38,17 @@ class _Attempts:
 
 @dataclass
 class NodeSchedule:
-    """Nodes in their order, each run after those it needs; nodes that need nothing of each other in any order."""
+    """State of every node: waiting, running, done or given up. A node runs after those that it needs."""
 
     nodes: Sequence[Node]
     outcomes: dict[Address, NodeOutcome] = field(default_factory=dict)
     running: dict[Address, float] = field(default_factory=dict)
-    """When each node that runs was started, by the monotonic clock."""
+    """Start of every running node, by the monotonic clock."""
     given_up: dict[Address, FailedNode] = field(default_factory=dict)
     _attempts: dict[Address, _Attempts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """A node listed twice is one node; a circle is refused."""
+        """Drop nodes that are listed twice, and refuse circular needs."""
         self._by_address = {node.address: node for node in self.nodes}
         self.nodes = list(self._by_address.values())
         self._needs = {
@@ -62,11 +62,11 @@ class NodeSchedule:
 
     @property
     def waiting(self) -> list[Node]:
-        """Nodes that are still to be run, in order."""
+        """Nodes that have not started, in order."""
         return [self[address] for address in self._unsettled()]
 
     def _unsettled(self) -> list[Address]:
-        # By the addresses that are known: a node works its own out anew, from all that it builds on.
+        # By stored addresses: a node would compute its own again, from all artefacts that it needs.
         settled = (self.outcomes, self.running, self.given_up)
         return [address for address in self._by_address if not any(address in part for part in settled)]
 
@@ -76,7 +76,7 @@ class NodeSchedule:
         return len(self.outcomes) + len(self.given_up) == len(self.nodes)
 
     def ready(self) -> list[Node]:
-        """Nodes that wait for nobody, in order."""
+        """Return the nodes whose needs are done, in order."""
         return [
             self[address]
             for address in self._unsettled()
@@ -84,11 +84,11 @@ class NodeSchedule:
         ]
 
     def start(self, node: Node) -> None:
-        """A worker has it."""
+        """Mark a node as running."""
         self.running[node.address] = time.monotonic()
 
     def settle(self, address: Address, result: NodeOutcome | NodeFailure) -> None:
-        """A worker gave it back: done, to be tried again, or given up with all that builds on it."""
+        """Record the end of an attempt: done, to be tried again, or given up with all nodes that need it."""
         del self.running[address]
         if isinstance(result, NodeOutcome):
             self.outcomes[address] = result
@@ -108,6 +108,6 @@ def _refuse_circles(needs: Mapping[Address, Sequence[Address]]) -> None:
     while left:
         free = [address for address, wanted in left.items() if not any(need in left for need in wanted)]
         if not free:
-            raise ConfigError(f"nodes that need each other in a circle: {', '.join(map('/'.join, left))}")
+            raise ConfigError(f"nodes need each other in a circle: {', '.join(map('/'.join, left))}")
         for address in free:
             del left[address]

@@ -11,7 +11,7 @@ from rich.console import Console
 from diffmask.errors import ConfigError
 from diffmask.experiments.executors.base import Executor, RunResult
 from diffmask.experiments.executors.local import ProcessExecutor, SerialExecutor, make_executor
-from diffmask.experiments.executors.progress import LiveView, drawing
+from diffmask.experiments.executors.progress import LiveView, render_progress
 from diffmask.experiments.executors.schedule import MAX_WORKER_DEATHS, NodeSchedule
 from diffmask.workspace.node import Node
 from support.nodes import Dies, DiesOnce, Meets, Number, Raises, RaisesOnce, made, workspace_in
@@ -142,7 +142,7 @@ def test_the_drawing_shows_what_runs_what_waits_and_what_failed_and_why(tmp_path
     assert "cannot count that far" in stream.getvalue() and "given up" in stream.getvalue()
     schedule = NodeSchedule(diamond(tmp_path))
     schedule.start(schedule.nodes[0])
-    console.print(drawing(schedule, 1))
+    console.print(render_progress(schedule, 1))
     shown = stream.getvalue()
     assert "0 of 5 done, 1 run, 4 wait, 0 failed" in shown
     assert "runs   number 1" in shown and "waits  number 2" in shown
