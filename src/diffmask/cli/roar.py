@@ -83,19 +83,20 @@ def roar(
     Example: diffmask roar --task babi-1 --importance-measure gradient --roar-strategy quantile --k 20 --recursive
     --recursive-step-size 10 --seed 0
     """
-    from diffmask.metrics.roar.masking import measure
-    from diffmask.metrics.roar.step import Protocol, Step
+    from diffmask.metrics.roar.masking import RoarProtocol
+    from diffmask.metrics.roar.metric import roar_method
+    from diffmask.metrics.roar.step import RoarStep
 
     configure_logging(quiet=False)
-    method = measure(importance_measure, riemann_samples, signed)
-    protocol = Protocol(
+    method = roar_method(importance_measure, riemann_samples, signed)
+    protocol = RoarProtocol(
         strategy=roar_strategy.value,
         recursive=recursive,
         step_size=recursive_step_size,
         target=target.value,
         absolute=not signed,
     )
-    step = Step(roar_workspace(task, data, choices, seed, out), method, protocol, k)
+    step = RoarStep(roar_workspace(task, data, choices, seed, out), method, protocol, k)
     found = step.score()
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")
 
@@ -126,12 +127,12 @@ def analyse(
     Example: diffmask analyse --task babi-1 --importance-measures attention,gradient --out runs/roar
     """
     from diffmask.metrics.roar.analysis import RoarAnalysis
-    from diffmask.metrics.roar.masking import measure
+    from diffmask.metrics.roar.metric import roar_method
     from diffmask.report.terminal import print_table
     from diffmask.results.records import write_text
 
     configure_logging(quiet=False)
-    methods = [measure(name.strip(), riemann_samples) for name in importance_measures.split(",")]
+    methods = [roar_method(name.strip(), riemann_samples) for name in importance_measures.split(",")]
     behind = RoarAnalysis(roar_workspace(task, data, choices, seed, out), methods, rows, k)
     for finding in behind.findings([name.strip() for name in findings.split(",")]):
         print_table(finding)

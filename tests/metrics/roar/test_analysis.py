@@ -14,8 +14,8 @@ from diffmask.cli.roar import analyse
 from diffmask.core.store import Store
 from diffmask.errors import InputError, TaskError
 from diffmask.metrics.roar.analysis import FINDINGS, SHARES, RoarAnalysis
-from diffmask.metrics.roar.masking import measure
-from diffmask.metrics.roar.step import Step
+from diffmask.metrics.roar.metric import roar_method
+from diffmask.metrics.roar.step import RoarStep
 from diffmask.metrics.roar.synthetic import falls_after
 from diffmask.report.tables import ResultTable
 from diffmask.tasks.bilstm.config import BiLSTMConfig
@@ -23,7 +23,7 @@ from diffmask.workspace.workspace import Workspace
 from support.transformer import TransformerTask
 
 SMALL = BiLSTMConfig(data="babi-1", rows=80, epochs=1)
-METHODS = (measure("attention"), measure("times-input-gradient"))
+METHODS = (roar_method("attention"), roar_method("times-input-gradient"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_the_data_are_counted_and_the_model_is_scored(behind: RoarAnalysis) -> N
     assert facts["test accuracy"] == task.score(task.data["test"])
 
 
-def test_the_most_important_tokens_hold_more_the_more_they_are(behind: RoarAnalysis) -> None:
+def test_the_select_most_important_tokens_hold_more_the_more_they_are(behind: RoarAnalysis) -> None:
     found = behind.sparsity()
     assert found.headings == ("% of tokens", "Attention", "Input times gradient")
     assert found.column("% of tokens") == list(SHARES)
@@ -62,9 +62,9 @@ def test_an_answer_is_gone_when_its_own_word_is_masked(behind: RoarAnalysis, mon
     place = [task.vocabulary.words.index(task.names[target]) for target in test.target.tolist()]
     evidence = test.token_inputs["evidence"].bool()
     its_own = torch.stack([row == word for row, word in zip(test.tokens, place, strict=True)]) & evidence
-    monkeypatch.setattr(Step, "masks", lambda _: {"test": its_own})
+    monkeypatch.setattr(RoarStep, "masks", lambda _: {"test": its_own})
     assert set(behind.answers().column("Attention")) == {1.0}
-    monkeypatch.setattr(Step, "masks", lambda _: {"test": ~its_own})
+    monkeypatch.setattr(RoarStep, "masks", lambda _: {"test": ~its_own})
     assert set(behind.answers().column("Attention")) == {0.0}
 
 

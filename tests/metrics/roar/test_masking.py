@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffmask.core.batch import Batch
-from diffmask.metrics.roar.masking import most_important, number_to_mask, random_importances, with_masks
+from diffmask.metrics.roar.masking import mask_tokens, number_to_mask, published_random_scores, select_most_important
 
 NAN, INF = float("nan"), float("inf")
 
@@ -33,7 +33,7 @@ def mask(
     size = len(scores)
     allowed = torch.tensor([maskable or [1] * size]).bool()
     before = torch.tensor([masked or [0] * size]).bool()
-    return most_important(torch.tensor([scores]), allowed, before, torch.tensor([number]))[0].int().tolist()
+    return select_most_important(torch.tensor([scores]), allowed, before, torch.tensor([number]))[0].int().tolist()
 
 
 def test_ties_are_broken_by_position() -> None:
@@ -57,7 +57,7 @@ def test_nan_never_ranks_before_a_number() -> None:
 def test_masks_of_one_ranking_are_nested(scores: list[float], tenth: int) -> None:
     yes = torch.ones(1, len(scores), dtype=torch.bool)
     found = [
-        most_important(torch.tensor([scores]), yes, ~yes, number_to_mask(yes, k, "quantile"))
+        select_most_important(torch.tensor([scores]), yes, ~yes, number_to_mask(yes, k, "quantile"))
         for k in (10 * tenth, 10 * tenth + 10)
     ]
     assert bool((found[0] <= found[1]).all())
@@ -68,7 +68,7 @@ def test_a_mask_replaces_and_never_deletes() -> None:
     tokens = torch.tensor([[1, 7, 8, 2]])
     real = torch.ones(1, 4, dtype=torch.bool)
     batch = Batch(tokens=tokens, present=real, maskable=tokens > 2, target=torch.tensor([0]))
-    changed = with_masks(batch, torch.tensor([[False, True, False, False]]), 3)
+    changed = mask_tokens(batch, torch.tensor([[False, True, False, False]]), 3)
     assert changed.tokens.tolist() == [[1, 3, 8, 2]]
     assert torch.equal(changed.present, batch.present) and torch.equal(changed.maskable, batch.maskable)
 
@@ -78,13 +78,13 @@ def test_nothing_is_masked_at_zero(strategy: str) -> None:
     assert number_to_mask(torch.ones(2, 5, dtype=torch.bool), 0, strategy).tolist() == [0, 0]  # type: ignore[arg-type]  # parametrised
 
 
-def test_random_importances_are_drawn_as_published_split_by_split_and_256_rows_at_a_time() -> None:
+def test_random_scores_are_drawn_as_published_split_by_split_and_256_rows_at_a_time() -> None:
     def rows(lengths: list[int]) -> Batch:
         present = torch.arange(6) < torch.tensor(lengths)[:, None]
         return Batch(tokens=present.long(), present=present, maskable=present, target=torch.zeros(len(lengths)).long())
 
     data = {"train": rows([3] * 256 + [2, 5]), "test": rows([4, 1])}
-    found = random_importances(data, seed=7)
+    found = published_random_scores(data, seed=7)
     source = np.random.RandomState(7)
     first, second, test = source.rand(256, 3), source.rand(2, 5), source.rand(2, 4)
     np.testing.assert_allclose(found["train"][:256, :3], first, rtol=1e-6)

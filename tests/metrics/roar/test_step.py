@@ -18,9 +18,9 @@ from diffmask.core.store import Store
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import ConfigError, TaskError
 from diffmask.methods.baselines import Random
-from diffmask.metrics.roar.masking import Strategy
+from diffmask.metrics.roar.masking import RoarProtocol, Strategy, published_random_scores
 from diffmask.metrics.roar.metric import RecursiveRoar, Roar
-from diffmask.metrics.roar.step import Protocol, Step
+from diffmask.metrics.roar.step import ImportanceNode, RoarStep
 from diffmask.workspace.workspace import Workspace
 
 MASK = 3
@@ -113,9 +113,9 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace(Store(tmp_path), TableRecipe(), 0)
 
 
-def step(workspace: Workspace, k: int, recursive: bool = True, strategy: str = "quantile", size: int = 25) -> Step:
-    protocol = Protocol(strategy=strategy, recursive=recursive, step_size=size)  # type: ignore[arg-type]  # checked at run
-    return Step(workspace, Weight(), protocol, k)
+def step(workspace: Workspace, k: int, recursive: bool = True, strategy: str = "quantile", size: int = 25) -> RoarStep:
+    protocol = RoarProtocol(strategy=strategy, recursive=recursive, step_size=size)  # type: ignore[arg-type]  # checked at run
+    return RoarStep(workspace, Weight(), protocol, k)
 
 
 def test_a_recursive_step_uses_the_data_and_the_model_of_the_step_before(workspace: Workspace) -> None:
@@ -140,15 +140,15 @@ def test_without_recursion_the_importances_are_computed_once_for_all_k(workspace
 
 def test_nothing_and_everything_masked_are_shared_by_all_methods(workspace: Workspace) -> None:
     for k in (0, 100):
-        mine, other = step(workspace, k), Step(workspace, Random(), Protocol(), k)
+        mine, other = step(workspace, k), RoarStep(workspace, Random(), RoarProtocol(), k)
         assert mine.address == other.address
-    assert step(workspace, 50).address != Step(workspace, Random(), Protocol(), 50).address
+    assert step(workspace, 50).address != RoarStep(workspace, Random(), RoarProtocol(), 50).address
     assert step(workspace, 100).data()["test"].tokens[0].tolist() == [1, MASK, MASK, MASK, MASK, 2]
     assert "explain" not in CALLS
 
 
 def test_random_is_never_recursive(workspace: Workspace) -> None:
-    once, again = (Step(workspace, Random(), Protocol(recursive=recursive), 50) for recursive in (False, True))
+    once, again = (RoarStep(workspace, Random(), RoarProtocol(recursive=recursive), 50) for recursive in (False, True))
     assert once.address == again.address
 
 
@@ -179,7 +179,9 @@ def test_count_masks_so_many_tokens(workspace: Workspace) -> None:
 
 
 def test_signed_importances_spare_what_speaks_against_the_outcome(workspace: Workspace) -> None:
-    absolute, signed = (Step(workspace, Weight(), Protocol(absolute=absolute), 50) for absolute in (True, False))
+    absolute, signed = (
+        RoarStep(workspace, Weight(), RoarProtocol(absolute=absolute), 50) for absolute in (True, False)
+    )
     assert absolute.address != signed.address
 
 
@@ -212,25 +214,25 @@ def test_the_published_points_are_those_where_none_are_given() -> None:
 
 @pytest.mark.parametrize("amounts", [(0,), (10, 20), (0, 20, 10), (0, 10, 10)])
 def test_amounts_that_are_no_curve_are_refused(amounts: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="do not rise from 0"):
+    with pytest.raises(ConfigError, match="must increase from 0"):
         Roar(amounts=amounts)
 
 
 @pytest.mark.parametrize("amounts", [(0, 10, 20), (0, 50, 150)])
 def test_a_curve_of_shares_ends_where_all_is_masked(amounts: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match="do not end at 100 percent"):
+    with pytest.raises(ConfigError, match="must end at 100 percent"):
         RecursiveRoar(amounts=amounts)
 
 
 @pytest.mark.parametrize(("k", "strategy"), [(-1, "count"), (-1, "quantile"), (101, "quantile")])
 def test_what_cannot_be_masked_is_refused(workspace: Workspace, k: int, strategy: Strategy) -> None:
     with pytest.raises(ConfigError, match=f"{k} cannot be masked"):
-        Step(workspace, Weight(), Protocol(strategy=strategy), k)
+        RoarStep(workspace, Weight(), RoarProtocol(strategy=strategy), k)
 
 
 def test_a_recursive_step_goes_somewhere() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
-        Protocol(recursive=True, step_size=0)
+        RoarProtocol(recursive=True, step_size=0)
 
 
 def test_the_parts_make_all_that_the_evaluation_needs(workspace: Workspace) -> None:
@@ -252,10 +254,25 @@ def test_a_part_stands_after_what_it_needs(workspace: Workspace, amounts: tuple[
 
 
 def test_a_step_is_called_by_what_it_does(workspace: Workspace) -> None:
-    protocol = Protocol(recursive=True, step_size=25)
-    labels = [Step(workspace, Weight(), protocol, k).label.partition(", seed 0, ")[::2] for k in (0, 50, 100)]
+    protocol = RoarProtocol(recursive=True, step_size=25)
+    labels = [RoarStep(workspace, Weight(), protocol, k).label.partition(", seed 0, ")[::2] for k in (0, 50, 100)]
     assert [(first.partition(" ")[0], what) for first, what in labels] == [
         ("score", "nothing masked"),
         ("train", "50 % masked by weight, recursively"),
         ("train", "100 % masked"),
     ]
+
+
+def test_the_random_baseline_uses_the_published_draws_or_the_scores_of_the_random_method(workspace: Workspace) -> None:
+    published, own = (
+        RoarStep(workspace, Random(), RoarProtocol(random_draws=draws), 0)  # type: ignore[arg-type]
+        for draws in ("published", "method")
+    )
+    data = workspace.task().data
+    explainer = Random().fit(workspace.task(), workspace.seed)
+    for split, scores in published_random_scores(data, workspace.seed).items():
+        assert torch.equal(published.importances()[split], scores)
+        assert torch.equal(own.importances()[split], explainer(data[split], data[split].target).scores)
+    assert published.importance_digest() != own.importance_digest()
+    assert ImportanceNode(workspace, published).explained_by is None
+    assert ImportanceNode(workspace, own).explained_by == Random()

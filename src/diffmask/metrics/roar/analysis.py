@@ -25,7 +25,8 @@ from diffmask.core.training import generator
 from diffmask.datasets.tokenizers import PAD
 from diffmask.errors import InputError, TaskError, nearest
 from diffmask.methods.gradients import IntegratedGradients
-from diffmask.metrics.roar.step import Masks, Protocol, Step
+from diffmask.metrics.roar.masking import MasksBySplit, RoarProtocol, apply_masks, no_masks
+from diffmask.metrics.roar.step import RoarStep
 from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic
 from diffmask.report.roar import short_titles
 from diffmask.report.tables import Cell, ResultTable
@@ -101,7 +102,7 @@ def majority(train: Int[Tensor, " text"], rows: int, classes: int) -> Float[Tens
     return one_hot(train.mode().values, classes).float().expand(rows, -1)
 
 
-def mask_position_leak(masks: Masks, data: Mapping[str, Batch], seed: int = 0, steps: int = 300) -> float:
+def mask_position_leak(masks: MasksBySplit, data: Mapping[str, Batch], seed: int = 0, steps: int = 300) -> float:
     """Test accuracy of a linear classifier that sees where the masks are, and the length, and no word.
 
     What it tells above the majority class, a retrained model could read from the masks too.
@@ -145,7 +146,7 @@ def permuted(data: Mapping[str, Batch], seed: int = 0) -> dict[str, Batch]:
     return found
 
 
-def permuted_score(step: Step) -> float:
+def permuted_score(step: RoarStep) -> float:
     """The step's protocol on permuted classes: importances for classes that nothing explains, masks, a new model.
 
     Above the majority class, the masks themselves carry the class from the explained to the retrained model.
@@ -153,8 +154,10 @@ def permuted_score(step: Step) -> float:
     seed, task = step.workspace.seed, step.workspace.task()
     shuffled = require(task, Retrainable, "ROAR").retrain(permuted(task.data, seed), seed)
     explainer = step.method.fit(shuffled, seed)
-    scores = {split: step.ranked(explainer(batch, batch.target).scores) for split, batch in shuffled.data.items()}
-    masked = step.masked_by(scores, shuffled.data)
+    data, protocol = shuffled.data, step.protocol
+    scores = {split: protocol.importance(explainer(batch, batch.target).scores) for split, batch in data.items()}
+    masks = protocol.select_tokens(shuffled, data, scores, no_masks(data), step.k)
+    masked = apply_masks(shuffled, data, masks)
     again = require(shuffled, Retrainable, "ROAR").retrain(masked, seed)
     return again.score(again.data["test"])
 
@@ -213,7 +216,7 @@ class RoarAnalysis:
         task, batch = self.task(), self._some()
         held = []
         for method in self.methods:
-            scores = Step(self.workspace, method, Protocol(), 0).importances()["valid"][: len(batch)]
+            scores = RoarStep(self.workspace, method, RoarProtocol(), 0).importances()["valid"][: len(batch)]
             held.append(
                 sparsity(scores[:, : batch.tokens.shape[1]], task.roar_maskable(batch), [s / 100 for s in SHARES])
             )
@@ -230,7 +233,7 @@ class RoarAnalysis:
         answer = (test.tokens == word[:, None]) & test.token_inputs["evidence"].bool()
         found = []
         for method in self.methods:
-            masks = [Step(self.workspace, method, Protocol(), share).masks()["test"] for share in SHARES]
+            masks = [RoarStep(self.workspace, method, RoarProtocol(), share).masks()["test"] for share in SHARES]
             found.append([float((masked & answer).any(dim=1)[answer.any(dim=1)].double().mean()) for masked in masks])
         return self._by_share(
             "answers", "Share of the texts whose answer is masked, by the unmasked model's importances", found
@@ -267,7 +270,7 @@ class RoarAnalysis:
 
     def lengths(self) -> ResultTable:
         """Whether lengths, and questions, tell the class where every token is masked."""
-        step = Step(self.workspace, self.methods[0], Protocol(), 100)
+        step = RoarStep(self.workspace, self.methods[0], RoarProtocol(), 100)
         rows = (("a model trained on masks", step.score().score), ("the most frequent class", self._majority()))
         return ResultTable(name="lengths", title="All tokens masked", headings=("who answers", "score"), rows=rows)
 
@@ -275,7 +278,7 @@ class RoarAnalysis:
         """Whether masks tell the class: to a classifier of their places, and on classes dealt out at random."""
         found = []
         for method, name in zip(self.methods, self._names(), strict=True):
-            step = Step(self.workspace, method, Protocol(), self.k)
+            step = RoarStep(self.workspace, method, RoarProtocol(), self.k)
             places = mask_position_leak(step.masks(), self.task().data)
             found.append((name, places, permuted_score(step), self._majority()))
         return ResultTable(
@@ -287,7 +290,7 @@ class RoarAnalysis:
 
     def example(self, row: int = 0) -> str:
         """One text, its importances as shades, and what is masked; LaTeX."""
-        return masking_example(Step(self.workspace, self.methods[0], Protocol(), 0), row)
+        return masking_example(RoarStep(self.workspace, self.methods[0], RoarProtocol(), 0), row)
 
     def _names(self) -> tuple[str, ...]:
         """The measures' names."""

@@ -1,4 +1,4 @@
-"""ROAR and Recursive ROAR: performance after masking what a method calls important, and training again.
+"""ROAR and Recursive ROAR: performance after masking the most important tokens and training again.
 
 Hooker et al. 2019; for texts, and recursively, Madsen et al. 2022.
 """
@@ -7,80 +7,114 @@ from abc import ABC
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
+from diffmask.core.config import parse
 from diffmask.core.explainer import Method
 from diffmask.errors import ConfigError
 from diffmask.methods.baselines import Random
 from diffmask.metrics.base import Metric
-from diffmask.metrics.roar.masking import Strategy
-from diffmask.metrics.roar.step import Importances, Protocol, Score, Step
+from diffmask.metrics.roar.masking import RandomDraws, RoarProtocol, Strategy
+from diffmask.metrics.roar.step import ImportanceNode, RoarStep, StepScore
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.racu import CurveAreas, areas_between
 from diffmask.results.records import Record
-from diffmask.workspace.node import Node
+from diffmask.workspace.node import Address, Node
 from diffmask.workspace.workspace import Workspace
+
+PUBLISHED_METHODS: dict[str, dict[str, Any]] = {
+    "gradient": {"name": "gradient", "one_hot": True, "quantity": "logit"},
+    "times-input-gradient": {"name": "input-x-gradient", "quantity": "logit"},
+    "integrated-gradients": {
+        "name": "integrated-gradients",
+        "as_published": True,
+        "path": "right",
+        "quantity": "logit",
+    },
+}
+"""Importance measures of Madsen et al. 2022, with the options that compute them as published."""
+SIGNED_METHODS = ("times-input-gradient", "integrated-gradients")
+
+
+def roar_method(name: str, riemann_samples: int = 50, signed: bool = False) -> Method:
+    """Return the importance measure that Madsen et al. 2022 call `name`, or the registered method of that name."""
+    options = dict(PUBLISHED_METHODS.get(name, {"name": name}))
+    if name == "integrated-gradients":
+        options["n_steps"] = riemann_samples
+    if signed and name in SIGNED_METHODS:
+        options["signed"] = True
+    method: Method = parse("method", options, "roar")
+    return method
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveAndRetrain(Metric, ABC):
-    """A curve of the task's own score over what is masked; over shares, the area between it and the random one, too."""
+    """Curve of the task's score over the amount of masked tokens, and the area between it and the random curve."""
 
     cost_scales_with_texts: ClassVar[bool] = False
     recursive: ClassVar[bool]
     variant: ClassVar[str]
-    """What its metrics' names begin with."""
+    """Prefix of the names of its records."""
 
     strategy: Strategy = "quantile"
-    """Percent of the tokens that may be masked, or so many of them."""
+    """Whether an amount is a percentage of the maskable tokens or a number of tokens."""
     amounts: tuple[int, ...] = ()
-    """Points of the curve, rising from 0; where none are given as published: 0 to 100 percent, or 0 to 10 tokens."""
+    """Points of the curve, increasing from 0. Default, as published: 0 to 100 percent, or 0 to 10 tokens."""
     target: Literal["gold", "predicted"] = "gold"
-    """The outcome whose importances are taken."""
+    """Outcome that is explained."""
     absolute: bool = True
-    """Whether a token that speaks against the outcome is as important as one that speaks for it."""
+    """Whether tokens are ranked by the absolute score instead of by the signed score."""
+    random_draws: RandomDraws = "published"
+    """Scores of the random baseline: the published draws, or those of the `random` method. See `RoarProtocol`."""
 
     def __post_init__(self) -> None:
         if len(self.points) < 2 or self.points[0] != 0 or list(self.points) != sorted(set(self.points)):
-            raise ConfigError(f"{self.name}: amounts {list(self.points)} do not rise from 0; as in [0, 10, 20, 100]")
+            raise ConfigError(
+                f"{self.name}: amounts must increase from 0, such as [0, 10, 20, 100]; found {list(self.points)}"
+            )
         if self.strategy == "quantile" and self.points[-1] != 100:
             raise ConfigError(
-                f"{self.name}: amounts {list(self.points)} do not end at 100 percent, where everything is masked and "
-                "which RACU is relative to; as in [0, 10, 20, 100]"
+                f"{self.name}: amounts must end at 100 percent, because RACU is relative to the score with everything "
+                f"masked, such as [0, 10, 20, 100]; found {list(self.points)}"
             )
 
     @property
     def points(self) -> tuple[int, ...]:
-        """The amounts that are masked."""
+        """Amounts that are masked."""
         return self.amounts or tuple(range(11) if self.strategy == "count" else range(0, 101, 10))
 
-    def protocol(self) -> Protocol:
-        """How tokens are removed; a recursive step is from one point of the curve to the next."""
-        return Protocol(
+    def protocol(self) -> RoarProtocol:
+        """Return how tokens are removed. A recursive step is the smallest distance between two points of the curve."""
+        return RoarProtocol(
             strategy=self.strategy,
             recursive=self.recursive,
             step_size=min(after - before for before, after in pairwise(self.points)),
             target=self.target,
             absolute=self.absolute,
+            random_draws=self.random_draws,
         )
 
-    def steps(self, method: Method, workspace: Workspace) -> list[Step]:
-        """One for each point of the curve."""
-        return [Step(workspace, method, self.protocol(), k) for k in self.points]
+    def steps(self, method: Method, workspace: Workspace) -> list[RoarStep]:
+        """Return the step of each point of the curve."""
+        return [RoarStep(workspace, method, self.protocol(), k) for k in self.points]
 
     def nodes(self, method: Method, workspace: Workspace) -> list[Node]:
-        """The unmasked model's importances and each training; of the random curve too: there is no area without it."""
-        found: dict[tuple[str, str], Node] = {}
-        for chosen in (Random(), method):
-            steps = {step.k: step for point in self.steps(chosen, workspace) for step in point.lineage()}
-            for part in (Importances(workspace, Step(workspace, chosen, self.protocol(), 0)), *steps.values()):
-                found.setdefault(part.address, part)
-        return list(found.values())
+        """Return the nodes of the method's curve and of the random curve, which the area needs."""
+        nodes: dict[Address, Node] = {}
+        for each in (Random(), method):
+            steps = {step.k: step for point in self.steps(each, workspace) for step in point.lineage()}
+            unmasked = RoarStep(workspace, each, self.protocol(), 0)
+            for node in (ImportanceNode(workspace, unmasked), *steps.values()):
+                nodes.setdefault(node.address, node)
+        return list(nodes.values())
 
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """The curve, then its areas; a random one has none, nor one by count, which may end before all is masked."""
+        """Yield the points of the curve, then its areas.
+
+        The random curve has no areas, nor has a curve by count, which may end before everything is masked.
+        """
         curve = [step.score() for step in self.steps(method, workspace)]
         counted = self.strategy == "count"
         metric = f"{self.variant}_count_score" if counted else f"{self.variant}_score"
@@ -89,28 +123,32 @@ class RemoveAndRetrain(Metric, ABC):
         if isinstance(method, Random) or counted:
             return
         random = [step.score() for step in self.steps(Random(), workspace)]
-        found = self.areas([point.score for point in curve], [point.score for point in random])
-        by_row = self._by_row(curve, random, found.denominator)
+        areas = self.areas([point.score for point in curve], [point.score for point in random])
+        by_row = self._racu_by_row(curve, random, areas.denominator)
         for metric, value in (
-            ("racu", found.relative),
-            ("racu_clipped", found.clipped),
-            ("area", found.absolute),
-            ("area_possible", found.denominator),
+            ("racu", areas.relative),
+            ("racu_clipped", areas.clipped),
+            ("area", areas.absolute),
+            ("area_possible", areas.denominator),
         ):
             record = self._record(method, workspace, f"{self.variant}_{metric}", value, curve[0].rows)
             yield replace(record, per_row=by_row) if metric == "racu" else record
 
-    def _by_row(self, curve: Sequence[Score], random: Sequence[Score], possible: float) -> tuple[float, ...]:
-        """Each test row's part in RACU, whose mean it is; nothing where the score is no mean of rows."""
+    def _racu_by_row(
+        self, curve: Sequence[StepScore], random: Sequence[StepScore], possible: float
+    ) -> tuple[float, ...]:
+        """Compute the contribution of each test row to RACU, their mean; empty if the score is not a mean of rows."""
         rows = len(curve[0].by_row)
         if not possible or not rows or any(len(point.by_row) != rows for point in (*curve, *random)):
             return ()
-        found, base = (torch.tensor([point.by_row for point in one], dtype=torch.float64) for one in (curve, random))
+        scores, base = (
+            torch.tensor([point.by_row for point in points], dtype=torch.float64) for points in (curve, random)
+        )
         at = torch.tensor(self.points, dtype=torch.float64) / self.points[-1]
-        return tuple((torch.trapezoid(base - found, at, dim=0) / possible).tolist())
+        return tuple((torch.trapezoid(base - scores, at, dim=0) / possible).tolist())
 
     def areas(self, curve: Sequence[float], random: Sequence[float]) -> CurveAreas:
-        """Between two curves at this metric's points."""
+        """Compute the areas between two curves at the points of this metric."""
         return areas_between(measure=curve, random=random, at=[k / self.points[-1] for k in self.points])
 
     def _record(
@@ -129,7 +167,7 @@ class RemoveAndRetrain(Metric, ABC):
         )
 
 
-def _measure(variant: str, title: str) -> MetricInfo:
+def _racu_info(variant: str, title: str) -> MetricInfo:
     return MetricInfo(
         name=f"{variant}_racu",
         title=f"{title}'s RACU",
@@ -138,8 +176,9 @@ def _measure(variant: str, title: str) -> MetricInfo:
         "random tokens, relative to the largest possible one",
         interpretation="A model retrained without the tokens that score highest loses more than one retrained without "
         "random tokens.",
-        limitation="Whether this very model uses those tokens: another is trained, and may read where the masks are. "
-        "With one seed the chance of a training is not in the intervals, only that of the texts.",
+        limitation="It does not show whether the explained model uses these tokens: other models are trained, which "
+        "may learn from the positions of the masks. With one seed the intervals do not include the variance of "
+        "training.",
         x_label="% of tokens masked",
         curve=f"{variant}_score",
         relative_to_random=True,
@@ -148,19 +187,19 @@ def _measure(variant: str, title: str) -> MetricInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Roar(RemoveAndRetrain):
-    """Importances once, of the unmasked data and its model."""
+    """ROAR: scores are computed once, for the unmasked data and its model."""
 
     name: ClassVar[str] = "roar"
     recursive: ClassVar[bool] = False
     variant: ClassVar[str] = "roar"
-    infos: ClassVar[tuple[MetricInfo, ...]] = (_measure("roar", "ROAR"),)
+    infos: ClassVar[tuple[MetricInfo, ...]] = (_racu_info("roar", "ROAR"),)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecursiveRoar(RemoveAndRetrain):
-    """Importances again at each step, of the masked data and the model trained on it: redundancy cannot hide."""
+    """Recursive ROAR: scores are computed again at each step, so that redundant tokens are found as well."""
 
     name: ClassVar[str] = "recursive-roar"
     recursive: ClassVar[bool] = True
     variant: ClassVar[str] = "recursive_roar"
-    infos: ClassVar[tuple[MetricInfo, ...]] = (_measure("recursive_roar", "Recursive ROAR"),)
+    infos: ClassVar[tuple[MetricInfo, ...]] = (_racu_info("recursive_roar", "Recursive ROAR"),)

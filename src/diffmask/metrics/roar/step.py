@@ -1,17 +1,12 @@
-"""The steps of a ROAR curve: masked data, a model trained on it, its score. Each is made once and found again.
+"""Steps of a ROAR curve: masked data, a model trained on it, and its score, each computed once.
 
-A step builds what it needs and does not find: the step before it, the unmasked model, the importances.
+A step computes missing artefacts that it needs: the previous step, the unmasked model and the scores of the tokens.
 """
 
 import time
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import asdict, dataclass
-from typing import Literal
-
-import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from diffmask.core.batch import Batch
 from diffmask.core.capabilities import Retrainable, require, require_labels
@@ -19,179 +14,146 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
-from diffmask.errors import ConfigError, StoreError, TaskError
+from diffmask.errors import ConfigError, StoreError
 from diffmask.methods.baselines import Random
-from diffmask.metrics.roar.masking import Strategy, most_important, number_to_mask, random_importances, with_masks
+from diffmask.metrics.roar.masking import (
+    MasksBySplit,
+    RoarProtocol,
+    ScoresBySplit,
+    apply_masks,
+    no_masks,
+    published_random_scores,
+)
 from diffmask.results.records import Record
-from diffmask.workspace.node import Node
-
-# Splits have sizes of their own: an axis that begins with _ is not compared with others of its name.
-Masks = Mapping[str, Bool[Tensor, "_row _token"]]
-Scores = Mapping[str, Float[Tensor, "_row _token"]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """How tokens are removed."""
-
-    strategy: Strategy = "quantile"
-    """Percent of the tokens that may be masked, or so many of them."""
-    recursive: bool = False
-    """Whether importances come from the model and the masked data of the step before."""
-    step_size: int = 10
-    """From one recursive step to the next."""
-    target: Literal["gold", "predicted"] = "gold"
-    """The outcome whose importances are taken, in every split."""
-    absolute: bool = True
-    """Whether a token that speaks against the outcome is as important as one that speaks for it."""
-
-    def __post_init__(self) -> None:
-        if self.step_size < 1:
-            raise ConfigError(f"a recursive step of {self.step_size} leads nowhere; it is at least 1")
+from diffmask.workspace.node import Address, Node
 
 
 @dataclass(frozen=True)
-class Step(Node):
-    """One point of a curve: k tokens, or k percent, masked by a method on a task at a seed."""
+class StepScore:
+    """Score of a model on masked test rows."""
+
+    score: float
+    rows: int
+    by_row: tuple[float, ...] = ()
+    """Contribution of each row, if the score is their mean; else empty."""
+
+
+@dataclass(frozen=True)
+class RoarStep(Node):
+    """One point of a curve: k tokens, or k percent of the tokens, masked by a method on a task at a seed."""
 
     method: Method
-    protocol: Protocol
+    protocol: RoarProtocol
     k: int
 
     def __post_init__(self) -> None:
         counted = self.protocol.strategy == "count"
         if self.k < 0 or (self.k > 100 and not counted):
-            wanted = "tokens are 0 or more" if counted else "percent are 0 to 100"
-            raise ConfigError(f"{self.k} cannot be masked: {wanted}")
+            allowed = "a number of tokens is at least 0" if counted else "a percentage is from 0 to 100"
+            raise ConfigError(f"roar: {self.k} cannot be masked; {allowed}")
 
     @property
-    def everything(self) -> bool:
-        """Whether all that may be masked is masked, whatever the method says."""
+    def masks_everything(self) -> bool:
+        """Whether all maskable tokens are masked, which does not depend on the method."""
         return self.protocol.strategy == "quantile" and self.k == 100
 
     @property
-    def parent(self) -> "Step":
-        """The step whose model and data the importances come from."""
-        before = self.k - self.protocol.step_size if self.recursive else 0
-        return Step(self.workspace, self.method, self.protocol, max(before, 0))
+    def recursive(self) -> bool:
+        """Whether the scores come from the previous step. Random scores do not depend on a model."""
+        return self.protocol.recursive and not isinstance(self.method, Random)
 
-    def lineage(self) -> list["Step"]:
-        """The steps that are retrained for this one, itself the last: between points far apart there are others."""
-        alone = self.k == 0 or self.everything or self.parent.k == 0
+    @property
+    def uses_published_draws(self) -> bool:
+        """Whether the scores are the published random draws, so that no method is run."""
+        return isinstance(self.method, Random) and self.protocol.random_draws == "published"
+
+    @property
+    def parent(self) -> "RoarStep":
+        """Step whose model and data the scores come from."""
+        before = self.k - self.protocol.step_size if self.recursive else 0
+        return RoarStep(self.workspace, self.method, self.protocol, max(before, 0))
+
+    def lineage(self) -> list["RoarStep"]:
+        """Return the steps that are trained for this one, itself last. Distant points of a curve have several."""
+        alone = self.k == 0 or self.masks_everything or self.parent.k == 0
         return [self] if alone else [*self.parent.lineage(), self]
 
-    @property
-    def random(self) -> bool:
-        """Whether this is the floor of all curves: an order of the data, drawn once, not an explanation of its rows."""
-        return isinstance(self.method, Random)
-
-    @property
-    def recursive(self) -> bool:
-        """A random order has nothing to learn from a step before it."""
-        return self.protocol.recursive and not self.random
-
     def masked_digest(self) -> str:
-        """A name for the masked data; the same for every method where nothing or everything is masked."""
-        if self.k == 0 or self.everything:
+        """Return the cache key of the masked data. All methods share it if nothing or everything is masked."""
+        if self.k == 0 or self.masks_everything:
             return digest_of(["masked", self.workspace.task_digest(), "all" if self.k else "none"])
         before = self.parent.masked_digest()
         importances = self.parent.importance_digest(before)
         return digest_of(["masked", before, importances, self.protocol.strategy, self.k])
 
     def importance_digest(self, masked: str | None = None) -> str:
-        """A name for the importances that this step's model gives its data; `masked`: the data's, where it is known."""
-        chosen = [self.method.digest, self.protocol.target, self.protocol.absolute]
-        return digest_of(["importance", self.model_digest(masked), *chosen])
+        """Return the cache key of the scores of this step's model; `masked` is that of the data, if it is known."""
+        options = [self.method.digest, self.protocol.target, self.protocol.absolute]
+        draws = [self.protocol.random_draws] if isinstance(self.method, Random) else []
+        return digest_of(["importance", self.model_digest(masked), *options, *draws])
 
     def model_digest(self, masked: str | None = None) -> str:
-        """A name for the model trained on the masked data."""
+        """Return the cache key of the model trained on the masked data."""
         return self.workspace.task_digest() if self.k == 0 else digest_of(["retrained", masked or self.masked_digest()])
 
-    def masks(self) -> Masks:
-        """Where the mask token stands, in each split."""
-        data = self.workspace.task().data
+    def masks(self) -> MasksBySplit:
+        """Return the masks of all splits."""
+        task = self.workspace.task()
         if self.k == 0:
-            return {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
-        if self.everything:
-            return {split: self._retrainable().roar_maskable(batch) for split, batch in data.items()}
-        kept = self.workspace.store.get_or_make("masked", self.masked_digest(), self._mask)
-        return kept.tensors
+            return no_masks(task.data)
+        if self.masks_everything:
+            retrainable = require(task, Retrainable, "ROAR")
+            return {split: retrainable.roar_maskable(batch) for split, batch in task.data.items()}
 
-    def _mask(self) -> Artefact:
-        found = self._top(self.parent.importances(), self.workspace.task().data, self.parent.masks())
-        return Artefact(found, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
+        def make() -> Artefact:
+            parent = self.parent
+            masks = self.protocol.select_tokens(task, task.data, parent.importances(), parent.masks(), self.k)
+            return Artefact(masks, {"k": self.k, "method": self.method.to_dict(), "protocol": asdict(self.protocol)})
 
-    def _top(self, scores: Scores, data: Mapping[str, Batch], before: Masks) -> Masks:
-        found = {}
-        for split, batch in data.items():
-            maskable = self._retrainable().roar_maskable(batch)
-            number = number_to_mask(maskable, self.k, self.protocol.strategy)
-            found[split] = most_important(scores[split], maskable, before[split], number)
-        return found
-
-    def masked_by(self, scores: Scores, data: Mapping[str, Batch]) -> dict[str, Batch]:
-        """Other data masked by other importances, as much as in this step."""
-        nothing = {split: torch.zeros_like(batch.maskable) for split, batch in data.items()}
-        token = self._mask_token()
-        return {
-            split: with_masks(data[split], masked, token) for split, masked in self._top(scores, data, nothing).items()
-        }
+        return self.workspace.store.get_or_make("masked", self.masked_digest(), make).tensors
 
     def data(self) -> dict[str, Batch]:
-        """The splits with masks in place."""
-        token, data = self._mask_token(), self.workspace.task().data
-        return {split: with_masks(data[split], masked, token) for split, masked in self.masks().items()}
-
-    def _retrainable(self) -> Retrainable:
-        return require(self.workspace.task(), Retrainable, "ROAR")
-
-    def _mask_token(self) -> int:
+        """Return all splits with their tokens masked."""
         task = self.workspace.task()
-        if task.mask_token is None:
-            raise TaskError(f"{type(task).__name__} has no mask token, which ROAR puts in place of a word")
-        return task.mask_token
+        return apply_masks(task, task.data, self.masks())
 
     def task(self) -> Task:
-        """The task on the masked data, with the model trained on it."""
+        """Return the task on the masked data with the model trained on it."""
+        task = self.workspace.task()
         if self.k == 0:
-            return self.workspace.task()
+            return task
         data = self.data()
 
         def make() -> Artefact:
             start = time.perf_counter()
-            trained = self._retrainable().retrain(data, self.workspace.seed)
+            trained = require(task, Retrainable, "ROAR").retrain(data, self.workspace.seed)
             return Artefact(trained.model.state_dict(), {"seconds": time.perf_counter() - start})
 
-        kept = self.workspace.store.get_or_make("retrained", self.model_digest(), make)
-        return with_model(self.workspace.task(), kept, data)
+        artefact = self.workspace.store.get_or_make("retrained", self.model_digest(), make)
+        return with_model(task, artefact, data)
 
-    def importances(self) -> Scores:
-        """How important the step's model holds each token of its data; kept, and shared by all that follow."""
-        kept = self.workspace.store.get_or_make("importance", self.importance_digest(), self._importances)
-        return kept.tensors
+    def importances(self) -> ScoresBySplit:
+        """Return the scores of all tokens for the step's model, shared by all following steps."""
+        return self.workspace.store.get_or_make("importance", self.importance_digest(), self._importances).tensors
 
     def _importances(self) -> Artefact:
-        if self.random:
-            return Artefact(random_importances(self.workspace.task().data, self.workspace.seed), {})
+        if self.uses_published_draws:
+            return Artefact(published_random_scores(self.workspace.task().data, self.workspace.seed), {})
         task = self.task()
         require_labels(task, task.data)
         explainer = self.method.fit(task, self.workspace.seed)
-        found, seconds = {}, {}
+        scores, seconds = {}, {}
         for split, batch in task.data.items():
             start = time.perf_counter()
-            wanted = batch.target if self.protocol.target == "gold" else None
-            found[split] = self.ranked(explainer(batch, wanted).scores)
+            target = batch.target if self.protocol.target == "gold" else None
+            scores[split] = self.protocol.importance(explainer(batch, target).scores)
             seconds[split] = time.perf_counter() - start
         return Artefact(
-            found, {"seconds": seconds, "cost": asdict(explainer.cost), "fit_seconds": explainer.fit_cost.seconds}
+            scores, {"seconds": seconds, "cost": asdict(explainer.cost), "fit_seconds": explainer.fit_cost.seconds}
         )
 
-    def ranked(self, scores: Float[Tensor, "row token"]) -> Float[Tensor, "row token"]:
-        """A method's scores as tokens are ranked by: without their sign, unless the protocol minds it."""
-        return scores.abs() if self.protocol.absolute else scores
-
-    def score(self) -> "Score":
-        """The model's own score on the masked test rows."""
+    def score(self) -> StepScore:
+        """Return the score of the step's model on the masked test rows."""
 
         def make() -> Artefact:
             task = self.task()
@@ -201,74 +163,74 @@ class Step(Node):
                 return Artefact({}, {"score": task.score(test), "rows": len(test)})
             return Artefact({"by_row": by_row}, {"score": float(by_row.mean()), "rows": len(test)})
 
-        kept = self.workspace.store.get_or_make(*self.address, make)
-        by_row = kept.tensors.get("by_row")
-        return Score(**kept.values, by_row=() if by_row is None else tuple(by_row.tolist()))
+        artefact = self.workspace.store.get_or_make(*self.address, make)
+        by_row = artefact.tensors.get("by_row")
+        return StepScore(**artefact.values, by_row=() if by_row is None else tuple(by_row.tolist()))
 
     @property
-    def address(self) -> tuple[str, str]:
-        """Where the score is kept."""
+    def address(self) -> Address:
+        """Kind and digest of the score."""
         return "score", digest_of(["score", self.model_digest(), self.masked_digest()])
 
     @property
-    def needs(self) -> tuple[tuple[str, str], ...]:
-        """The unmasked model; the step before, where importances come from it; else the shared importances."""
+    def needs(self) -> tuple[Address, ...]:
+        """The unmasked model, and the previous step or the scores for the unmasked model."""
         unmasked = ("task", self.workspace.task_digest())
-        if self.k == 0 or self.everything:
+        if self.k == 0 or self.masks_everything:
             return (unmasked,)
-        return (unmasked, self.parent.address if self.parent.k else Importances(self.workspace, self.parent).address)
+        parent = self.parent
+        return (unmasked, parent.address if parent.k else ImportanceNode(self.workspace, parent).address)
 
     @property
     def trains(self) -> bool:
-        """The unmasked model is there already."""
+        """Whether a model is trained. The unmasked model exists already."""
         return self.k > 0
 
     @property
     def explained_by(self) -> Method | None:
-        """Where it builds on a step, that step's model is explained first; the unmasked one is explained beside it."""
+        """Method that explains the previous step's model. The unmasked model is explained by an `ImportanceNode`."""
         return self.method if len(self.lineage()) > 1 else None
 
     @property
     def label(self) -> str:
-        """What is masked, how much of it, and how."""
-        where = self.task_label
+        """Readable description with the amount and the method."""
         if self.k == 0:
-            return f"score {where}, nothing masked"
+            return f"score {self.task_label}, nothing masked"
         unit = " %" if self.protocol.strategy == "quantile" else " tokens"
-        how = ", recursively" if self.recursive else ""
-        by = "" if self.everything else f" by {self.method.label}{how}"
-        return f"train {where}, {self.k}{unit} masked{by}"
+        recursively = ", recursively" if self.recursive else ""
+        by = "" if self.masks_everything else f" by {self.method.label}{recursively}"
+        return f"train {self.task_label}, {self.k}{unit} masked{by}"
 
     def run(self) -> list[Record]:
-        """Mask the data, train on it, and score the model."""
+        """Mask the data, train on it and score the model."""
         self.score()
         return []
 
 
 @dataclass(frozen=True)
-class Importances(Node):
-    """How important a step's model holds every token of its data."""
+class ImportanceNode(Node):
+    """Scores of all tokens for a step's model."""
 
-    step: Step
+    step: RoarStep
 
     @property
-    def address(self) -> tuple[str, str]:
-        """Where they are kept."""
+    def address(self) -> Address:
+        """Kind and digest of the scores."""
         return "importance", self.step.importance_digest()
 
     @property
-    def needs(self) -> tuple[tuple[str, str], ...]:
-        """The step's model."""
+    def needs(self) -> tuple[Address, ...]:
+        """The unmasked model, and the step's model if it is another."""
         return (("task", self.workspace.task_digest()), *(() if self.step.k == 0 else (self.step.address,)))
 
     @property
     def explained_by(self) -> Method | None:
-        """A random order explains nothing."""
-        return None if self.step.random else self.step.method
+        """The step's method, or None for published random draws."""
+        return None if self.step.uses_published_draws else self.step.method
 
     @property
     def label(self) -> str:
-        """Whose importances of what."""
+        """Readable description with method and task."""
         return f"importances by {self.step.method.label} of {self.task_label}"
 
     def run(self) -> list[Record]:
@@ -277,22 +239,12 @@ class Importances(Node):
         return []
 
 
-@dataclass(frozen=True)
-class Score:
-    """A model's score on masked test rows."""
-
-    score: float
-    rows: int
-    by_row: tuple[float, ...] = ()
-    """Each row's part in the score, where it is their mean."""
-
-
-def with_model(task: Task, trained: Artefact, data: Mapping[str, Batch]) -> Task:
-    """The same task with a model trained before, on other data."""
+def with_model(task: Task, artefact: Artefact, data: Mapping[str, Batch]) -> Task:
+    """Return a copy of the task with trained weights and other data."""
     other = copy(task)
     other.model, other.data = deepcopy(task.model), data
     try:
-        other.model.load_state_dict(dict(trained.tensors))
+        other.model.load_state_dict(dict(artefact.tensors))
     except RuntimeError as error:
-        raise StoreError(f"what was trained does not fit {type(task.model).__name__}: {error}") from None
+        raise StoreError(f"the stored weights do not fit {type(task.model).__name__}: {error}") from None
     return other

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diffmask.core.capabilities import Retrainable, require, row_text
-from diffmask.metrics.roar.masking import most_important, number_to_mask
-from diffmask.metrics.roar.step import Step
+from diffmask.metrics.roar.masking import number_to_mask, select_most_important
+from diffmask.metrics.roar.step import RoarStep
 
 FEATURES, INFORMATIVE = 16, 4
 Array = NDArray[np.float64]
@@ -116,7 +116,7 @@ def falls_after(scores: list[float], level: float = 0.95) -> int:
     return next(place for place, score in enumerate(scores) if score < level)
 
 
-def masking_example(step: Step, row: int, shares: Sequence[int] = (0, 20, 40), split: str = "test") -> str:
+def masking_example(step: RoarStep, row: int, shares: Sequence[int] = (0, 20, 40), split: str = "test") -> str:
     """A line for each share of tokens masked; importances are those of the step's own model."""
     task = step.task()
     batch = task.data[split][row : row + 1]
@@ -126,7 +126,7 @@ def masking_example(step: Step, row: int, shares: Sequence[int] = (0, 20, 40), s
     lines = []
     for share in shares:
         number = number_to_mask(maskable, share, "quantile")
-        masked = most_important(scores, maskable, maskable & False, number)[0].tolist()
+        masked = select_most_important(scores, maskable, maskable & False, number)[0].tolist()
         shown = [
             "[MASK]" if masked[place] else _shaded(word, abs(float(scores[0, place])) / most)
             for place, word in enumerate(words)
