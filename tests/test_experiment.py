@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from diffmask.core.store import Artefact, Store, read, write
+from diffmask.core.store import Artefact, Store, read_artefact, write_artefact
 from diffmask.errors import ConfigError, RunError
 from diffmask.experiments.experiment import Experiment, FitNode, MeasureNode, TrainNode
 from diffmask.experiments.run import run_experiment
@@ -77,7 +77,7 @@ def test_a_second_run_measures_nothing_again(finished: Path, monkeypatch: pytest
     def refuse(*arguments: object) -> None:
         raise AssertionError("everything was there")
 
-    monkeypatch.setattr("diffmask.core.store.write", refuse)
+    monkeypatch.setattr("diffmask.core.store.write_artefact", refuse)
     run_experiment(Experiment.from_dict(SMALL), finished)
     assert (finished / "records.jsonl").read_text() == before
 
@@ -141,10 +141,10 @@ def test_an_artefact_of_an_older_explainer_is_built_again(tmp_path: Path, caplog
     run_experiment(Experiment.from_dict(small), tmp_path)
     before = numbers(tmp_path)
     (fit,) = (tmp_path / "store" / "fit").iterdir()
-    known = read(fit, "fit", fit.name).values
+    known = read_artefact(fit, "fit", fit.name).values
     shutil.rmtree(tmp_path / "store" / "explain")
     shutil.rmtree(fit)
-    write(fit, "fit", fit.name, Artefact({"unknown": torch.zeros(1)}, known))
+    write_artefact(fit, "fit", fit.name, Artefact({"unknown": torch.zeros(1)}, known))
     run_experiment(Experiment.from_dict(small), tmp_path)
     assert "do not fit RandomExplainer" in caplog.text
     assert numbers(tmp_path) == before

@@ -10,7 +10,7 @@ import torch
 
 import diffmask as dm
 from diffmask.core.explainer import Explainer
-from diffmask.core.store import read, write
+from diffmask.core.store import read_artefact, write_artefact
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
@@ -132,8 +132,8 @@ def test_an_edited_note_is_refused(folder: Path, tmp_path: Path, old: str, new: 
 
 
 def test_a_config_with_another_digest_than_the_saved_one_is_refused(folder: Path, tmp_path: Path) -> None:
-    artefact = read(folder / "explainer", "explainer")
-    write(tmp_path / "explainer", "explainer", "0" * 16, artefact)
+    artefact = read_artefact(folder / "explainer", "explainer")
+    write_artefact(tmp_path / "explainer", "explainer", "0" * 16, artefact)
     with pytest.raises(StoreError, match="was saved with method digest 0000000000000000"):
         dm.load_explainer(tmp_path / "explainer", folder / "clf")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.core.store import Artefact, Store, read, write
+from diffmask.core.store import Artefact, Store, read_artefact, write_artefact
 from diffmask.errors import StoreError
 
 ARTEFACT = Artefact({"weight": torch.arange(6.0).reshape(2, 3)}, {"note": "kept", "numbers": [1, 2.5]})
@@ -56,7 +56,7 @@ def test_a_flipped_bit_is_detected(store: Store) -> None:
     content[-1] ^= 1
     file.write_bytes(bytes(content))
     with pytest.raises(StoreError, match="checksum differs"):
-        read(store.path("fit", "abc"), "fit")
+        read_artefact(store.path("fit", "abc"), "fit")
 
 
 def test_a_changed_digit_in_the_values_is_detected(store: Store) -> None:
@@ -64,14 +64,14 @@ def test_a_changed_digit_in_the_values_is_detected(store: Store) -> None:
     file = store.path("fit", "abc") / "artefact.json"
     file.write_text(file.read_text().replace("2.5", "2.6"))
     with pytest.raises(StoreError, match="checksum of its values differs"):
-        read(store.path("fit", "abc"), "fit")
+        read_artefact(store.path("fit", "abc"), "fit")
     assert not store.has("fit", "abc")
 
 
 def test_an_artefact_of_another_kind_or_digest_is_rejected(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     with pytest.raises(StoreError, match="another artefact than the requested task"):
-        read(store.path("fit", "abc"), "task")
+        read_artefact(store.path("fit", "abc"), "task")
     store.path("fit", "abc").rename(store.path("fit", "xyz"))
     assert not store.has("fit", "xyz")
 
@@ -88,15 +88,15 @@ def test_work_that_fails_leaves_nothing_behind(store: Store) -> None:
 def test_a_write_that_fails_leaves_no_half_artefact(store: Store) -> None:
     folder = store.path("fit", "abc")
     with pytest.raises(TypeError):
-        write(folder, "fit", "abc", Artefact({}, {"bad": object()}))
+        write_artefact(folder, "fit", "abc", Artefact({}, {"bad": object()}))
     assert list(folder.parent.iterdir()) == []
 
 
 def test_a_second_writer_does_not_replace_the_first_artefact(store: Store) -> None:
     folder = store.path("fit", "abc")
-    write(folder, "fit", "abc", ARTEFACT)
-    write(folder, "fit", "abc", Artefact({}, {"note": "late"}))
-    assert read(folder, "fit").values["note"] == "kept"
+    write_artefact(folder, "fit", "abc", ARTEFACT)
+    write_artefact(folder, "fit", "abc", Artefact({}, {"note": "late"}))
+    assert read_artefact(folder, "fit").values["note"] == "kept"
     assert len(list(folder.parent.iterdir())) == 1
 
 

@@ -67,7 +67,7 @@ class Store:
                 return artefact
             _remove(self.path(kind, digest))
             artefact = make()
-            write(self.path(kind, digest), kind, digest, artefact)
+            write_artefact(self.path(kind, digest), kind, digest, artefact)
         return artefact
 
     def _find(self, kind: str, digest: str, accept: Callable[[Artefact], None], level: int) -> Artefact | None:
@@ -75,7 +75,7 @@ class Store:
         if not folder.exists():
             return None
         try:
-            artefact = read(folder, kind, digest)
+            artefact = read_artefact(folder, kind, digest)
             accept(artefact)
             return artefact
         except StoreError as error:
@@ -85,7 +85,7 @@ class Store:
     def has(self, kind: str, digest: str) -> bool:
         """Return whether the artefact is stored and complete."""
         try:
-            read(self.path(kind, digest), kind, digest)
+            read_artefact(self.path(kind, digest), kind, digest)
         except StoreError:
             return False
         return True
@@ -98,7 +98,7 @@ class Store:
                     shutil.rmtree(aside, ignore_errors=True)
 
 
-def write(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
+def write_artefact(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
     """Write to a temporary folder and rename it: readers see the whole artefact or none. An existing artefact stays."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
@@ -134,7 +134,7 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(aside)
 
 
-def read(folder: Path, kind: str, digest: str | None = None) -> Artefact:
+def read_artefact(folder: Path, kind: str, digest: str | None = None) -> Artefact:
     """Read and verify the artefact in `folder`; a truncated or foreign one is a StoreError that names the path."""
     try:
         note = json.loads((folder / "artefact.json").read_text())

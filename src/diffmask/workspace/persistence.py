@@ -13,7 +13,7 @@ from torch import nn
 
 from diffmask.core.config import parse
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.store import Artefact, read, write
+from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.task import Task
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
@@ -33,14 +33,14 @@ def save_explainer(explainer: Explainer, method: Method, folder: str | Path) -> 
     target = Path(folder)
     replaced = (target / FILES[0]).is_file()
     if replaced:
-        read(target, KIND)
+        read_artefact(target, KIND)
     elif target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} exists and holds no explainer; choose another folder")
     fitted = explainer_artefact(explainer)
     values = {**fitted.values, "method": method.to_dict(), **_text_notes(explainer.task, target)}
     partial = target.with_name(f".writing-{uuid.uuid4().hex}")
     try:
-        write(partial, KIND, method.digest, Artefact(fitted.tensors, values))
+        write_artefact(partial, KIND, method.digest, Artefact(fitted.tensors, values))
         if replaced:
             _swap(partial, target)
         else:
@@ -86,7 +86,7 @@ def load_explainer(
     loaded from the path that the explainer remembers.
     """
     home = find_explainer(folder)
-    artefact = read(home, KIND)
+    artefact = read_artefact(home, KIND)
     method = _saved_method(artefact, home)
     task = model if isinstance(model, Task) else _text_task(artefact.values, home, model, tokenizer)
     require_model(artefact, task, str(folder))

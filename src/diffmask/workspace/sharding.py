@@ -26,7 +26,7 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer
 from diffmask.core.lock import locked
 from diffmask.core.resources import Cost
-from diffmask.core.store import Artefact, Store, read
+from diffmask.core.store import Artefact, Store, read_artefact
 from diffmask.core.training import progress_bar
 from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import ExtraError, InputError, nearest
@@ -61,7 +61,7 @@ class Shards:
     def read(self, number: int) -> Artefact:
         """Return a finished shard after verifying its checksums."""
         digest = self.digest(number)
-        return read(self.store.path("shard", digest), "shard", digest)
+        return read_artefact(self.store.path("shard", digest), "shard", digest)
 
 
 def explain_in_shards(shards: Shards, batch: Batch, make_explainer: Callable[[], Explainer]) -> Artefact:

@@ -12,7 +12,7 @@ from diffmask.core.capabilities import training_choices
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.resources import Cost
-from diffmask.core.store import Artefact, Store, read
+from diffmask.core.store import Artefact, Store, read_artefact
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import StoreError
 from diffmask.workspace.sharding import Shards, attribution_artefact, explain_in_shards
@@ -231,7 +231,7 @@ class Workspace:
         digest = self.explainer_key(method)
         if not self.store.has("fit", digest):
             return {}
-        return dict(read(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
+        return dict(read_artefact(self.store.path("fit", digest), "fit", digest).values["diagnostics"])
 
     def explained(self, method: Method, split: str) -> CachedAttribution:
         """Return the method's attributions of a split."""
