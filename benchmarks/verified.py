@@ -36,10 +36,10 @@ ROUNDING = 1e-4
 ORDERS: dict[str, dict[str, Any]] = {
     "random": {"name": "random"},
     "gradient": {"name": "gradient"},
-    "IG-50": {"name": "integrated-gradient", "n_steps": 50},
-    "leave-one-out": {"name": "erasure"},
+    "IG-50": {"name": "integrated-gradients", "n_steps": 50},
+    "leave-one-out": {"name": "leave-one-out"},
     "amortised": {"name": "amortised"},
-    "diffmask": {"name": "diffmask"},
+    "surrogate-mask": {"name": "surrogate-mask"},
 }
 
 
@@ -280,8 +280,8 @@ def report_time(masker: Explainer, texts: Texts, scores: Tensor, margin: float) 
 
 def report_long(model: str, data: str, cache: Path, count: int, margin: float) -> None:
     """Print the figures of long texts."""
-    task = dm.TextTask(model=model, data=data, max_tokens=256).load(0)
-    explainer = fitted("diffmask-long", {"name": "diffmask"}, task, 0, cache)
+    task = dm.TextClassificationConfig(model=model, data=data, max_tokens=256).load(0)
+    explainer = fitted("surrogate-mask-long", {"name": "surrogate-mask"}, task, 0, cache)
     texts = Texts.of(task, "test", count)
     masks = verified(explainer, texts, explainer(texts.batch).scores, margin)
     found = check(explainer, texts, masks.kept, margin)
@@ -306,8 +306,8 @@ def main() -> None:
     parser.add_argument("--long-model", help="folder of a classifier of long texts")
     parser.add_argument("--long-data", help="such as imdb:FOLDER")
     asked = parser.parse_args()
-    task = dm.TextTask(model=asked.model, data=asked.data).load(0)
-    seeds = [fitted("diffmask", ORDERS["diffmask"], task, seed, asked.cache) for seed in (0, 1)]
+    task = dm.TextClassificationConfig(model=asked.model, data=asked.data).load(0)
+    seeds = [fitted("surrogate-mask", ORDERS["surrogate-mask"], task, seed, asked.cache) for seed in (0, 1)]
     everything = Texts.of(task, asked.split, min(asked.all, len(task.texts[asked.split])))
     print(f"{len(everything.batch)} texts, margin {asked.margin}\n")
     print("| sets | within margin | flipped | empty | falsely empty | valid and minimal | words kept | rows per text |")
