@@ -60,6 +60,35 @@ def test_every_row_is_what_the_explainer_says_of_its_text(
     assert not list(tmp_path.glob("*.parts"))
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_verified_table_has_what_was_measured_on_each_text(
+    explainer: Explainer, table: Path, tmp_path: Path, suffix: str
+) -> None:
+    plain, verified = tmp_path / f"plain{suffix}", tmp_path / f"verified{suffix}"
+    explain_table(explainer, table, plain, COLUMNS)
+    explain_table(explainer, table, verified, COLUMNS, shard_size=4, verify=True)
+    assert "kl" not in read(plain)[0]
+    for row, alone in zip(read(verified)[:5], explainer(TEXTS[:5]), strict=True):
+        assert row["enough"] == list(alone.verified.kept)
+        assert row["kl"] == pytest.approx(alone.verified.kl, abs=1e-5) and row["kl"] <= explainer.config.margin  # type: ignore[union-attr]
+        assert row["same_prediction"] and row["minimal"] == alone.verified.minimal
+
+
+def test_a_table_begun_without_verification_is_not_continued_with_it(
+    explainer: Explainer, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "scores.jsonl"
+    with monkeypatch.context() as patch:
+        patch.setattr(diffmask.workspace.sharding, "explain_rows", stop)
+        with pytest.raises(KeyboardInterrupt):
+            explain_table(explainer, table, out, COLUMNS)
+    with pytest.raises(InputError, match="another verification"):
+        explain_table(explainer, table, out, COLUMNS, verify=True)
+
+
 def read(file: Path) -> list[dict[str, Any]]:
     if file.suffix == ".jsonl":
         return [json.loads(line) for line in file.read_text().splitlines()]
@@ -75,11 +104,11 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     explain_table(explainer, table, tmp_path / "whole.jsonl", COLUMNS, shard_size=4)
     original, calls = diffmask.workspace.sharding.explain_rows, []
 
-    def dies(*arguments):  # type: ignore[no-untyped-def]
+    def dies(*arguments, **named):  # type: ignore[no-untyped-def]
         calls.append(arguments[2])
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return original(*arguments)
+        return original(*arguments, **named)
 
     monkeypatch.setattr(diffmask.workspace.sharding, "explain_rows", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -95,7 +124,7 @@ def test_the_parts_of_another_job_are_not_mixed_in(
 ) -> None:
     out = tmp_path / "scores.jsonl"
     monkeypatch.setattr(
-        diffmask.workspace.sharding, "explain_rows", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        diffmask.workspace.sharding, "explain_rows", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
     )
     with pytest.raises(KeyboardInterrupt):
         explain_table(explainer, table, out, COLUMNS, shard_size=4)
@@ -108,11 +137,11 @@ def interrupted(explainer: Explainer, table: Path, out: Path, monkeypatch: pytes
     """Leave a run with some finished shards of four rows."""
     original, calls = diffmask.workspace.sharding.explain_rows, []
 
-    def dies(*arguments: Any) -> Any:
+    def dies(*arguments: Any, **named: Any) -> Any:
         calls.append(arguments[2])
         if len(calls) > after:
             raise KeyboardInterrupt
-        return original(*arguments)
+        return original(*arguments, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(diffmask.workspace.sharding, "explain_rows", dies)
@@ -195,10 +224,10 @@ def test_of_two_runs_on_one_table_the_second_waits(
 
     thread = threading.Thread(target=second)
 
-    def starts_another(*arguments: Any) -> Any:
+    def starts_another(*arguments: Any, **named: Any) -> Any:
         if not thread.ident:
             thread.start()
-        return original(*arguments)
+        return original(*arguments, **named)
 
     monkeypatch.setattr(diffmask.workspace.sharding, "explain_rows", starts_another)
     assert explain_table(explainer, table, out, COLUMNS, shard_size=4) == len(TEXTS)

@@ -18,9 +18,15 @@ def explain(
     model: Annotated[
         str | None, typer.Option(help="Path of the classifier, if it has moved since the explainer was fitted.")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Verify every row of the table on the model: about 20 masked copies per text.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Explain texts. A table is explained in shards, so that a killed run resumes when it is started again.
+
+    A text given by --text is verified: the printed words were measured to be enough. A table takes one forward pass per
+    text and predicts the needed words; --verify measures them and adds columns (enough, kl, same_prediction, minimal).
 
     Example: diffmask explain explainer/ --text "A fast, funny, highly enjoyable movie."
 
@@ -43,5 +49,5 @@ def explain(
         loaded(sentence).show()
     if data is not None:
         columns = Columns(text_column=text_column, pair_column=pair_column)
-        rows = explain_table(loaded, data, out, columns, force=force)
+        rows = explain_table(loaded, data, out, columns, verify=verify, force=force)
         print(f"scores of {rows} texts: {out}")

@@ -31,6 +31,7 @@ from diffmask.core.training import progress_bar
 from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
+from diffmask.explanation.verified_set import VerifiedSet
 from diffmask.results.records import atomic_write, write_json
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.explain import explain_examples
@@ -99,9 +100,18 @@ JOB_FILE = "job.json"
 
 
 def explain_table(
-    explainer: Explainer, table: Path, out: Path, columns: Columns, shard_size: int = 1000, *, force: bool = False
+    explainer: Explainer,
+    table: Path,
+    out: Path,
+    columns: Columns,
+    shard_size: int = 1000,
+    *,
+    verify: bool = False,
+    force: bool = False,
 ) -> int:
     """Write the scores of every row of a table to `out` and return the number of rows.
+
+    With `verify` the words that are enough are searched for on the model, at about 20 masked copies per text.
 
     A run with the same explainer, table and columns resumes after its finished shards. A run that was begun with others
     is refused. `force` starts again, and replaces a finished `out`. Of two runs on one `out`, the second waits.
@@ -112,14 +122,15 @@ def explain_table(
         # Every row is read once before any work: a table that cannot be read is refused here.
         rows = sum(1 for _ in read_examples(table, columns))
         folder = out.with_name(f"{out.name}.parts")
-        job = _start(folder, _identity(explainer, table, columns, shard_size), force)
+        identity = {**_identity(explainer, table, columns, shard_size), "verification": verify}
+        job = _start(folder, identity, force)
         shards = Shards(Store(folder), job, shard_size)
         count = 0
         for rows_of_shard in progress_bar(_split(read_examples(table, columns), shard_size), "explain shards"):
-            make = partial(_table_artefact, explainer, rows_of_shard, count * shard_size, out.suffix)
+            make = partial(_table_artefact, explainer, rows_of_shard, count * shard_size, out.suffix, verify)
             shards.get_or_make(count, make)
             count += 1
-        _merge((shards.read(number) for number in range(count)), out)
+        _merge((shards.read(number) for number in range(count)), out, verify)
         shutil.rmtree(folder)
     return rows
 
@@ -198,12 +209,14 @@ def require_output(out: Path, force: bool) -> None:
         import_module("pyarrow").Table.from_pylist([], schema=schema())
 
 
-def explain_rows(explainer: Explainer, rows: tuple[Example, ...], first: int = 0) -> list[dict[str, Any]]:
+def explain_rows(
+    explainer: Explainer, rows: tuple[Example, ...], first: int = 0, *, verify: bool = False
+) -> list[dict[str, Any]]:
     """Return the columns of some rows of a table; `first` is the number of the first row."""
     task = explainer.task
     if not isinstance(task, TextClassification):
         raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a text classifier")
-    explanations = explain_examples(task, explainer, rows)
+    explanations = explain_examples(task, explainer, rows, verify=verify)
     return [
         _columns(first + number, row, explanation)
         for number, (row, explanation) in enumerate(zip(rows, explanations, strict=True))
@@ -226,12 +239,24 @@ def _columns(number: int, example: Example, explanation: Explanation) -> dict[st
         "scores": explanation.scores.tolist(),
         "needed": (last > 0.5).tolist(),
         "by_layer": None if explanation.by_layer is None else explanation.by_layer.tolist(),
+        **_verified_columns(explanation.verified),
     }
 
 
-def _table_artefact(explainer: Explainer, rows: tuple[Example, ...], first: int, suffix: str) -> Artefact:
+def _verified_columns(verified: VerifiedSet | None) -> dict[str, Any]:
+    if verified is None:
+        return {}
+    return {
+        "enough": list(verified.kept),
+        "kl": verified.kl,
+        "same_prediction": verified.same_prediction,
+        "minimal": verified.minimal,
+    }
+
+
+def _table_artefact(explainer: Explainer, rows: tuple[Example, ...], first: int, suffix: str, verify: bool) -> Artefact:
     """Return a shard's file as an artefact: its bytes are one tensor, which the store verifies by its checksum."""
-    columns = explain_rows(explainer, rows, first)
+    columns = explain_rows(explainer, rows, first, verify=verify)
     if suffix == ".jsonl":
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in columns).encode()
     else:
@@ -239,12 +264,12 @@ def _table_artefact(explainer: Explainer, rows: tuple[Example, ...], first: int,
         from pyarrow.parquet import write_table
 
         buffer = BytesIO()
-        write_table(Table.from_pylist(columns, schema=schema()), buffer, compression="zstd")
+        write_table(Table.from_pylist(columns, schema=schema(verify)), buffer, compression="zstd")
         content = buffer.getvalue()
     return Artefact({"file": torch.frombuffer(bytearray(content), dtype=torch.uint8)}, {"rows": len(rows)})
 
 
-def _merge(shards: Iterable[Artefact], out: Path) -> None:
+def _merge(shards: Iterable[Artefact], out: Path, verify: bool) -> None:
     """Write the shards to one table, one in memory at a time; the table appears whole."""
     files = (shard.tensors["file"].numpy().tobytes() for shard in shards)
     with atomic_write(out) as temporary:
@@ -255,15 +280,17 @@ def _merge(shards: Iterable[Artefact], out: Path) -> None:
         else:
             from pyarrow.parquet import ParquetWriter, read_table
 
-            with ParquetWriter(temporary, schema(), compression="zstd") as writer:
+            with ParquetWriter(temporary, schema(verify), compression="zstd") as writer:
                 for content in files:
-                    writer.write_table(read_table(BytesIO(content), schema=schema()))
+                    writer.write_table(read_table(BytesIO(content), schema=schema(verify)))
 
 
-def schema() -> Any:
-    """Return the Arrow schema of a table of scores."""
+def schema(verify: bool = False) -> Any:
+    """Return the Arrow schema of a table of scores, with the columns of verification if asked for."""
     import pyarrow as arrow
 
+    flag = arrow.bool_()
+    verified = {"enough": arrow.list_(flag), "kl": arrow.float32(), "same_prediction": flag, "minimal": flag}
     return arrow.schema(
         {
             "row": arrow.int64(),
@@ -279,5 +306,6 @@ def schema() -> Any:
             "scores": arrow.list_(arrow.float32()),
             "needed": arrow.list_(arrow.bool_()),
             "by_layer": arrow.list_(arrow.list_(arrow.float32())),
+            **(verified if verify else {}),
         }
     )
