@@ -9,6 +9,7 @@ from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation, HardMask
+from diffmask.explanation.heatmap import short_layer_name
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.text.configs import FineTunedClassificationConfig
@@ -78,17 +79,15 @@ def held_out_sentences(config: FineTunedClassificationConfig, count: int) -> lis
 
 
 def _line(explanation: Explanation, check: HardMask) -> str:
-    """Describe one sentence: the prediction, the words needed in the last layer, and those dropped before."""
-    last = [word for word, kept in zip(explanation.words, check.kept, strict=True) if kept]
-    dropped = explanation.dropped_at()
-    dropped_words = [
-        f"{word} (until {layer})"
-        for word, layer in zip(explanation.words, dropped, strict=True)
-        if layer not in (None, explanation.layers[0])
+    """Describe one sentence: the prediction, the words that are enough, and those that only earlier layers need."""
+    dropped = [
+        f"{word} (until {short_layer_name(layer)})"
+        for word, layer in zip(explanation.words, explanation.dropped_at(), strict=True)
+        if layer is not None and layer != explanation.layers[0]
     ]
-    earlier = f"; in earlier layers also {', '.join(dropped_words)}" if dropped_words else ""
+    enough = explanation.verified.sentence if explanation.verified else "predicted, not verified"
+    earlier = f"\n    needed by earlier layers only: {', '.join(dropped)}" if dropped else ""
     return (
-        f"{explanation.prediction}: {explanation.text}\n"
-        f"    needs {', '.join(last) or 'no word'}{earlier}\n"
-        f"    without the others: {check.prediction}, a change of {check.divergence:.3f} nats"
+        f"{explanation.prediction}: {explanation.text}\n    {enough}{earlier}\n"
+        f"    with these words alone: {check.prediction}, KL {check.divergence:.3f} nats"
     )
