@@ -82,7 +82,9 @@ def test_a_quotation_mark_that_is_never_closed_is_named(tmp_path: Path, monkeypa
         read(path)
 
 
-@pytest.mark.parametrize("content", [b"no gzip", gzip.compress(b"text\n" + b"good\n" * 9999)[:60]])
+@pytest.mark.parametrize(
+    "content", [b"no gzip", gzip.compress(b"text\n" + b"good\n" * 9999)[:60]], ids=["no archive", "truncated"]
+)
 def test_a_broken_archive_is_named(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(InputError, match=r"rows\.csv\.gz cannot be decompressed"):
         read(write(tmp_path, "rows.csv.gz", content))
