@@ -17,14 +17,14 @@ from diffmask.core.batch import Batch
 from diffmask.core.config import parse, parse_overrides
 from diffmask.core.scores import macro_f1_score
 from diffmask.methods.diffmask.base import MaskExplainer
-from diffmask.metrics.fidelity import under_masks
+from diffmask.metrics.fidelity import evaluate_hard_masks
 
 
 def measure_masks(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[float, ...]]:
     """Return for each site: share masked, divergence, agreement, macro-F1 before and after."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     with torch.no_grad():
-        parts = [under_masks(explainer, rows[some].trim()) for some in order.split(128)]
+        parts = [evaluate_hard_masks(explainer, rows[some].trim()) for some in order.split(128)]
     rows_by_site = {}
     for site in explainer.sites:
         table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}

@@ -6,7 +6,7 @@ import torch
 from diffmask.core.batch import ranking
 from diffmask.core.explainer import ForwardTrace
 from diffmask.methods.diffmask.nested import NestedDiffMask, NestedMaskExplainer
-from diffmask.metrics.fidelity import under_masks
+from diffmask.metrics.fidelity import evaluate_hard_masks
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.linear import VALUES
 from support.small_words import WordsTask
@@ -79,7 +79,7 @@ def test_the_comprehensiveness_term_costs_one_pass_per_step() -> None:
 
 def test_fidelity_has_one_table_per_margin(explainer: NestedMaskExplainer) -> None:
     batch = explainer.task.data["test"]
-    tables = under_masks(explainer, batch)
+    tables = evaluate_hard_masks(explainer, batch)
     assert tuple(tables) == explainer.sites
     trace = ForwardTrace.of(explainer.task, batch)
     for site, table in tables.items():

@@ -133,9 +133,9 @@ def analyse(
 
     configure_logging(quiet=False)
     methods = [roar_method(name.strip(), riemann_samples) for name in importance_measures.split(",")]
-    behind = RoarAnalysis(roar_workspace(task, data, choices, seed, out), methods, rows, k)
-    for finding in behind.findings([name.strip() for name in findings.split(",")]):
+    analysis = RoarAnalysis(roar_workspace(task, data, choices, seed, out), methods, rows, k)
+    for finding in analysis.tables([name.strip() for name in findings.split(",")]):
         print_table(finding)
         finding.write(out / "analyses")
-    write_text(out / "analyses" / "example.tex", behind.example(example))
+    write_text(out / "analyses" / "example.tex", analysis.example(example))
     print(f"\ntables and figures: {out / 'analyses'}")

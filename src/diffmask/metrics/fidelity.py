@@ -1,4 +1,4 @@
-"""Does the answer survive the masks that a method learned?"""
+"""Fidelity of learned masks: divergence and agreement of the prediction under the hard masks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,12 +19,15 @@ from diffmask.metrics.base import Metric, record_of
 from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace
 
-Table = dict[str, Shaped[Tensor, " row"]]
+ValuesByName = dict[str, Shaped[Tensor, " row"]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fidelity(Metric):
-    """Divergence, agreement and macro-F1 of the answer under hard masks, and the share kept; learned masks only."""
+    """Divergence and agreement of the predictions under hard masks, their macro-F1, and the share of kept tokens.
+
+    Only methods that learn masks have it. Methods with several margins have it for each margin.
+    """
 
     name: ClassVar[str] = "fidelity"
 
@@ -33,43 +36,43 @@ class Fidelity(Metric):
 
     @torch.no_grad()
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """Three numbers a site, five where the answer is one of several classes; none if no mask was learned."""
+        """Yield three numbers per site, five for a classifier, or nothing if the method learns no masks."""
         explainer = workspace.explainer(method)
         if not isinstance(explainer, MaskExplainer):
             return
         explained = workspace.explained(method, self.split)
         batch = workspace.task().data[self.split]
         order = order_by_length(batch)
-        parts = AdaptiveBatchSize(self.rows_at_once).split(
-            len(batch), lambda items: under_masks(explainer, batch[order[items]].trim())
+        chunks = AdaptiveBatchSize(self.rows_at_once).split(
+            len(batch), lambda items: evaluate_hard_masks(explainer, batch[order[items]].trim())
         )
         for site in explainer.sites:
-            table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}
+            values = {name: torch.cat([chunk[site][name] for chunk in chunks]) for name in chunks[0][site]}
             for metric in ("divergence", "agreement", "kept"):
-                yield record_of(workspace, method, explained, site, metric, table[metric])
-            if "gold" in table:
+                yield record_of(workspace, method, explained, site, metric, values[metric])
+            if "gold" in values:
                 for metric in ("before", "after"):
-                    score = macro_f1_score(table[metric], table["gold"])
+                    score = macro_f1_score(values[metric], values["gold"])
                     yield record_of(workspace, method, explained, site, f"f1_{metric}", torch.tensor([score]))
 
 
-def under_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, Table]:
-    """What becomes of each row's answer under the hard mask of each site."""
-    clean = ForwardTrace.of(explainer.task, batch)
-    answer, masks = clean.answer, binarize(explainer.keep_probability(clean, explainer.sites))
-    found = {}
-    for site, hard in zip(explainer.sites, masks.unbind(dim=1), strict=True):
-        masked = explainer.predict_masked(clean, site, hard)
-        found[site] = {
-            "divergence": divergence(answer, masked),
-            "agreement": agreement(answer, masked).float(),
-            "kept": (hard * batch.maskable).sum(dim=1) / batch.maskable.sum(dim=1).clamp(min=1),
-            **_decisions(answer, masked, batch),
+def evaluate_hard_masks(explainer: MaskExplainer, batch: Batch) -> dict[str, ValuesByName]:
+    """Run the model under the hard mask of each site and compare its predictions with the unmasked ones."""
+    trace = ForwardTrace.of(explainer.task, batch)
+    masks = binarize(explainer.keep_probability(trace, explainer.sites))
+    values = {}
+    for site, hard_mask in zip(explainer.sites, masks.unbind(dim=1), strict=True):
+        masked = explainer.predict_masked(trace, site, hard_mask)
+        values[site] = {
+            "divergence": divergence(trace.answer, masked),
+            "agreement": agreement(trace.answer, masked).float(),
+            "kept": (hard_mask * batch.maskable).sum(dim=1) / batch.maskable.sum(dim=1).clamp(min=1),
+            **_predicted_classes(trace.answer, masked, batch),
         }
-    return found
+    return values
 
 
-def _decisions(answer: Distribution, masked: Distribution, batch: Batch) -> Table:
-    if not isinstance(answer, Categorical):
+def _predicted_classes(unmasked: Distribution, masked: Distribution, batch: Batch) -> ValuesByName:
+    if not isinstance(unmasked, Categorical):
         return {}
-    return {"before": predicted_outcome(answer), "after": predicted_outcome(masked), "gold": batch.target}
+    return {"before": predicted_outcome(unmasked), "after": predicted_outcome(masked), "gold": batch.target}

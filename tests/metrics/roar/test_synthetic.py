@@ -1,10 +1,10 @@
 """The published synthetic experiment: where each curve falls."""
 
-from diffmask.metrics.roar.synthetic import falls_after, synthetic
+from diffmask.metrics.roar.synthetic import falls_after, synthetic_curves
 
 
 def test_recursive_roar_finds_the_four_features_and_roar_needs_ten() -> None:
-    curves = synthetic(4000)
+    curves = synthetic_curves(4000)
     assert {name: falls_after(scores) for name, scores in curves.items()} == {
         "roar": 10,
         "recursive roar": 4,

@@ -1,11 +1,7 @@
-"""What lies behind a ROAR curve: how sparse importances are, how many points a path needs, what masks alone tell.
+"""Analyses of a ROAR curve: data, sparsity of the scores, integration points, and leakage of labels through masks.
 
-Madsen et al. 2022, appendices C and E; leakage: Rong et al. 2022.
-
-All that lies behind the ROAR curves of one model of words, one finding after the other.
-
-Madsen et al. 2022, table 2, figure 1 and appendices C to E. Models, masks and importances are kept in the bench's store
-and shared with a run that uses the same.
+Madsen et al. 2022, table 2, figure 1 and appendices C to E; leakage: Rong et al. 2022. Models, masks and scores are in
+the workspace's store and shared with a run that uses the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +23,7 @@ from diffmask.errors import InputError, TaskError, nearest
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.roar.masking import MasksBySplit, RoarProtocol, apply_masks, no_masks
 from diffmask.metrics.roar.step import RoarStep
-from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic
+from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic_curves
 from diffmask.report.roar import short_titles
 from diffmask.report.tables import Cell, ResultTable
 from diffmask.tasks.bilstm.task import BiLSTMClassification
@@ -37,64 +33,64 @@ Scores = Float[Tensor, "row token"]
 
 
 def sparsity(scores: Scores, maskable: Bool[Tensor, "row token"], shares: Sequence[float]) -> list[float]:
-    """Mean share of a row's importance that its most important tokens hold, for each share of the tokens.
+    """Compute the mean share of a row's absolute scores on its top tokens, for each share of the tokens.
 
     >>> sparsity(torch.tensor([[3.0, 1.0]]), torch.ones(1, 2, dtype=torch.bool), [0.5, 1.0])
     [0.75, 1.0]
     """
     size = scores.abs().masked_fill(~maskable, 0.0)
     total = size.sum(dim=1, keepdim=True).clamp(min=1e-30)
-    held = (size.sort(dim=1, descending=True).values / total).cumsum(dim=1)
+    cumulative = (size.sort(dim=1, descending=True).values / total).cumsum(dim=1)
     n = maskable.sum(dim=1)
-    found = []
+    result = []
     for share in shares:
         last = (n * share).ceil().long().clamp(min=1) - 1
-        found.append(float(held.gather(1, last[:, None])[n > 0].mean()))
-    return found
+        result.append(float(cumulative.gather(1, last[:, None])[n > 0].mean()))
+    return result
 
 
 @dataclass(frozen=True)
 class RiemannError:
-    """Integrated gradients with so many points beside those with many."""
+    """Difference between integrated gradients with few and with many integration points."""
 
     points: int
     error: float
-    """Mean |difference| of the scores."""
+    """Mean absolute difference of the scores."""
     moved: float
-    """Share of tokens that are at another rank."""
+    """Share of tokens with another rank."""
     moved_at_the_top: float
-    """The same among the most important tenth."""
+    """Share of the top tenth of the tokens with another rank."""
     seconds: float
 
 
 def riemann(
     task: Task, batch: Batch, points: Sequence[int], most: int = 100, method: IntegratedGradients | None = None
 ) -> list[RiemannError]:
-    """How the scores and ranks settle as the path has more points."""
-    chosen = method or IntegratedGradients(path="right")
-    reference = replace(chosen, n_steps=most).fit(task)(batch, batch.target).scores
+    """Measure how scores and ranks converge with the number of integration points."""
+    base = method or IntegratedGradients(path="right")
+    reference = replace(base, n_steps=most).fit(task)(batch, batch.target).scores
     best = ranking(reference, batch.maskable)
     n = batch.maskable.sum(dim=1, keepdim=True)
-    place = torch.arange(batch.tokens.shape[1])
-    found = []
+    position = torch.arange(batch.tokens.shape[1])
+    errors = []
     for number in points:
-        explainer = replace(chosen, n_steps=number).fit(task)
+        explainer = replace(base, n_steps=number).fit(task)
         scores = explainer(batch, batch.target).scores
         moved = ranking(scores, batch.maskable) != best
-        found.append(
+        errors.append(
             RiemannError(
                 points=number,
                 error=float((scores - reference).abs()[batch.maskable].mean()),
-                moved=float(moved[place < n].float().mean()),
-                moved_at_the_top=float(moved[place < (n + 9) // 10].float().mean()),
+                moved=float(moved[position < n].float().mean()),
+                moved_at_the_top=float(moved[position < (n + 9) // 10].float().mean()),
                 seconds=explainer.cost.seconds,
             )
         )
-    return found
+    return errors
 
 
 def majority(train: Int[Tensor, " text"], rows: int, classes: int) -> Float[Tensor, "row class"]:
-    """The answers of one who always says the class most frequent in training.
+    """Return the predictions of the most frequent training class, as one-hot rows.
 
     >>> majority(torch.tensor([1, 0, 1]), rows=2, classes=3).tolist()
     [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
@@ -103,9 +99,9 @@ def majority(train: Int[Tensor, " text"], rows: int, classes: int) -> Float[Tens
 
 
 def mask_position_leak(masks: MasksBySplit, data: Mapping[str, Batch], seed: int = 0, steps: int = 300) -> float:
-    """Test accuracy of a linear classifier that sees where the masks are, and the length, and no word.
+    """Compute the test accuracy of a linear classifier that sees the mask positions and the length, but no words.
 
-    What it tells above the majority class, a retrained model could read from the masks too.
+    If it is above the most frequent class, a retrained model can also learn labels from the masks.
     """
     classes = 1 + max(int(batch.target.max()) for batch in data.values())
     width = max(batch.tokens.shape[1] for batch in data.values())
@@ -131,25 +127,25 @@ def _mask_features(masked: Bool[Tensor, "row token"], batch: Batch, width: int) 
 def _share_within(
     masked: Bool[Tensor, "row token"], length: Int[Tensor, "row 1"], low: float, high: float
 ) -> Float[Tensor, " row"]:
-    """Share of the tokens in a stretch of the text that are masked."""
+    """Compute the share of masked tokens between two relative positions of the text."""
     where = torch.arange(masked.shape[1]) / length
     inside = (where >= low) & (where < high)
     return (masked & inside).sum(dim=1) / inside.sum(dim=1).clamp(min=1)
 
 
 def permuted(data: Mapping[str, Batch], seed: int = 0) -> dict[str, Batch]:
-    """The data with the classes of each split dealt out anew: whatever is learned from it is leaked or by chance."""
-    found = {}
+    """Permute the labels of each split: a model that learns them has learned from leakage or by chance."""
+    data_permuted = {}
     for split, batch in data.items():
         order = torch.randperm(len(batch), generator=generator(seed, "permuted labels", split))
-        found[split] = replace(batch, target=batch.target[order])
-    return found
+        data_permuted[split] = replace(batch, target=batch.target[order])
+    return data_permuted
 
 
 def permuted_score(step: RoarStep) -> float:
-    """The step's protocol on permuted classes: importances for classes that nothing explains, masks, a new model.
+    """Run a step's protocol on permuted labels: train, explain, mask, train again; return the test score.
 
-    Above the majority class, the masks themselves carry the class from the explained to the retrained model.
+    If it is above the most frequent class, the masks leak labels from the explained to the retrained model.
     """
     seed, task = step.workspace.seed, step.workspace.task()
     shuffled = require(task, Retrainable, "ROAR").retrain(permuted(task.data, seed), seed)
@@ -164,40 +160,40 @@ def permuted_score(step: RoarStep) -> float:
 
 SHARES = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 POINTS = (2, 5, 10, 20, 50)
-FINDINGS = ("data", "synthetic", "sparsity", "answers", "riemann", "lengths", "leaks")
-"""By the names of their files, the cheap ones first."""
+ANALYSES = ("data", "synthetic", "sparsity", "answers", "riemann", "lengths", "leaks")
+"""Names of the analyses and of their files, the cheapest first."""
 
 
 @dataclass(frozen=True)
 class RoarAnalysis:
-    """A model, the measures that explain it, and how much of the data is looked at."""
+    """Analyses of one model of words and the methods that explain it."""
 
     workspace: Workspace
     methods: Sequence[Method]
     rows: int = 200
-    """Validation rows whose importances are looked at."""
+    """Number of validation rows whose scores are analysed."""
     k: int = 20
-    """Percent of tokens masked where leaks are sought."""
+    """Percentage of tokens masked in the leakage analysis."""
 
-    def findings(self, wanted: Sequence[str] = FINDINGS) -> Iterator[ResultTable]:
-        """Each as soon as it is known, the cheap ones first; answers only where the evidence is known."""
-        for name in wanted:
-            if name not in FINDINGS:
-                raise InputError(f"there is no finding '{name}'; {nearest(name, FINDINGS)}")
+    def tables(self, names: Sequence[str] = ANALYSES) -> Iterator[ResultTable]:
+        """Yield the result of each analysis, the cheapest first. `answers` needs known evidence."""
+        for name in names:
+            if name not in ANALYSES:
+                raise InputError(f"there is no analysis '{name}'; {nearest(name, ANALYSES)}")
         known = "evidence" in self.task().data["test"].token_inputs
-        for name in FINDINGS:
-            if name in wanted and (known or name != "answers"):
+        for name in ANALYSES:
+            if name in names and (known or name != "answers"):
                 yield getattr(self, name)()
 
     def task(self) -> BiLSTMClassification:
-        """The unmasked task."""
-        found = self.workspace.task()
-        if not isinstance(found, BiLSTMClassification):
-            raise TaskError(f"{type(found).__name__} is not a task of words, which these analyses are of")
-        return found
+        """Return the unmasked task."""
+        task = self.workspace.task()
+        if not isinstance(task, BiLSTMClassification):
+            raise TaskError(f"{type(task).__name__} is not a BiLSTM task, which these analyses need")
+        return task
 
     def data(self) -> ResultTable:
-        """Sizes, vocabulary, length, parameters and score."""
+        """Tabulate sizes, vocabulary, length, parameters and score."""
         task = self.task()
         lengths = task.data["train"].present.sum(dim=1).float()
         facts: list[tuple[str, Cell]] = [(f"{split} rows", len(batch)) for split, batch in task.data.items()]
@@ -212,92 +208,92 @@ class RoarAnalysis:
         )
 
     def sparsity(self) -> ResultTable:
-        """How much of all importance the most important tokens hold."""
-        task, batch = self.task(), self._some()
-        held = []
+        """Tabulate the share of the absolute scores on the top tokens."""
+        task, batch = self.task(), self._validation_rows()
+        shares = []
         for method in self.methods:
             scores = RoarStep(self.workspace, method, RoarProtocol(), 0).importances()["valid"][: len(batch)]
-            held.append(
+            shares.append(
                 sparsity(scores[:, : batch.tokens.shape[1]], task.roar_maskable(batch), [s / 100 for s in SHARES])
             )
-        return self._by_share("sparsity", "Share of all importance that the most important tokens hold", held)
+        return self._by_share("sparsity", "Share of the absolute scores on the top tokens", shares)
 
     def answers(self) -> ResultTable:
-        """How often the word that is the answer, in the sentence it follows from, is masked.
+        """Tabulate how often the answer's own word in the supporting sentence is masked.
 
-        Models that answer equally well may attend to that word, or to another beside it: it depends on the seed.
+        Models with the same score may attend to that word or to another one, depending on the seed.
         """
         task = self.task()
         test, numbers = task.data["test"], task.vocabulary.index_by_word()
         word = torch.tensor([numbers.get(name, PAD) for name in task.names])[test.target]
         answer = (test.tokens == word[:, None]) & test.token_inputs["evidence"].bool()
-        found = []
+        curves = []
         for method in self.methods:
             masks = [RoarStep(self.workspace, method, RoarProtocol(), share).masks()["test"] for share in SHARES]
-            found.append([float((masked & answer).any(dim=1)[answer.any(dim=1)].double().mean()) for masked in masks])
+            curves.append([float((masked & answer).any(dim=1)[answer.any(dim=1)].double().mean()) for masked in masks])
         return self._by_share(
-            "answers", "Share of the texts whose answer is masked, by the unmasked model's importances", found
+            "answers", "Share of texts whose answer is masked by the scores for the unmasked model", curves
         )
 
-    def _by_share(self, name: str, says: str, found: Sequence[Sequence[float]]) -> ResultTable:
-        """A curve a measure, over shares of the tokens."""
+    def _by_share(self, name: str, title: str, curves: Sequence[Sequence[float]]) -> ResultTable:
+        """Tabulate one curve per method over shares of the tokens."""
         names = self._names()
-        rows = tuple(zip(SHARES, *found, strict=True))
-        return ResultTable(name=name, title=says, headings=("% of tokens", *names), rows=rows, curves=names)
+        rows = tuple(zip(SHARES, *curves, strict=True))
+        return ResultTable(name=name, title=title, headings=("% of tokens", *names), rows=rows, curves=names)
 
     def synthetic(self) -> ResultTable:
-        """The problem on which ROAR is wrong and Recursive ROAR is right, whatever the model."""
-        curves = synthetic()
+        """Tabulate the synthetic problem on which ROAR is wrong and Recursive ROAR is right."""
+        curves = synthetic_curves()
         after = ", ".join(f"{name} {falls_after(scores)}" for name, scores in curves.items())
         return ResultTable(
             name="synthetic",
-            title=f"16 features of which 4 tell: accuracy falls after {after}",
+            title=f"16 features, 4 of them informative: accuracy falls after {after}",
             headings=("features removed", *curves),
             rows=tuple(zip(range(FEATURES + 1), *curves.values(), strict=True)),
             curves=tuple(curves),
         )
 
     def riemann(self) -> ResultTable:
-        """How many points a path of integrated gradients needs."""
-        found = riemann(self.task(), self._some(), POINTS)
+        """Tabulate the error of integrated gradients by number of integration points."""
+        errors = riemann(self.task(), self._validation_rows(), POINTS)
         return ResultTable(
             name="riemann",
-            title="Integrated gradient with few points beside one with 100: tokens at another rank",
+            title="Integrated gradients with few points against 100 points: tokens with another rank",
             headings=tuple(field.name.replace("_", " ") for field in fields(RiemannError)),
-            rows=tuple(astuple(one) for one in found),
+            rows=tuple(astuple(error) for error in errors),
             curves=("moved", "moved at the top"),
         )
 
     def lengths(self) -> ResultTable:
-        """Whether lengths, and questions, tell the class where every token is masked."""
+        """Tabulate whether lengths and questions give away the label if every token is masked."""
         step = RoarStep(self.workspace, self.methods[0], RoarProtocol(), 100)
-        rows = (("a model trained on masks", step.score().score), ("the most frequent class", self._majority()))
-        return ResultTable(name="lengths", title="All tokens masked", headings=("who answers", "score"), rows=rows)
+        rows = (("model trained on masks", step.score().score), ("most frequent class", self._majority()))
+        return ResultTable(name="lengths", title="All tokens masked", headings=("prediction by", "score"), rows=rows)
 
     def leaks(self) -> ResultTable:
-        """Whether masks tell the class: to a classifier of their places, and on classes dealt out at random."""
-        found = []
+        """Tabulate whether masks give away the label: to a classifier of their positions, and with permuted labels."""
+        rows = []
         for method, name in zip(self.methods, self._names(), strict=True):
             step = RoarStep(self.workspace, method, RoarProtocol(), self.k)
-            places = mask_position_leak(step.masks(), self.task().data)
-            found.append((name, places, permuted_score(step), self._majority()))
+            by_position = mask_position_leak(step.masks(), self.task().data)
+            rows.append((name, by_position, permuted_score(step), self._majority()))
         return ResultTable(
             name="leaks",
-            title=f"What the masks of {self.k} % of the tokens give away",
-            headings=("measure", "their places alone", "permuted classes", "most frequent class"),
-            rows=tuple(found),
+            title=f"Leakage of labels through the masks of {self.k} % of the tokens",
+            headings=("method", "mask positions only", "permuted labels", "most frequent class"),
+            rows=tuple(rows),
         )
 
     def example(self, row: int = 0) -> str:
-        """One text, its importances as shades, and what is masked; LaTeX."""
+        """Return one text in LaTeX with its scores as shades and its masked tokens."""
         return masking_example(RoarStep(self.workspace, self.methods[0], RoarProtocol(), 0), row)
 
     def _names(self) -> tuple[str, ...]:
-        """The measures' names."""
+        """Return the titles of the methods."""
         titles = short_titles(method.label for method in self.methods)
         return tuple(titles[method.label] for method in self.methods)
 
-    def _some(self) -> Batch:
+    def _validation_rows(self) -> Batch:
         return self.task().data["valid"][: self.rows].trim()
 
     def _majority(self) -> float:

@@ -1,11 +1,8 @@
-"""A problem on which ROAR is wrong and Recursive ROAR is right. Hooker et al. 2019, section 4; Madsen et al. 2022, D.
+"""Two illustrations of ROAR: a synthetic problem on which ROAR is wrong, and a masked example text in LaTeX.
 
-x = a z / 10 + d eta + epsilon / 10 has 16 features, only four of which depend on the label 1[z > 0]; the rest help a
-model subtract the noise. Each of the four suffices, so an order is right when the score falls after exactly four.
-
-The worked example: one text, its importances as shades, and what is masked at some shares. In LaTeX.
-
-Madsen et al. 2022, figure 1.
+Hooker et al. 2019, section 4; Madsen et al. 2022, appendix D: x = a z / 10 + d eta + epsilon / 10 has 16 features, only
+four of which depend on the label 1[z > 0]. The others help a model to subtract the noise. Each of the four suffices, so
+an order is right if the score falls after exactly four features. The example text is figure 1 of Madsen et al. 2022.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,75 +20,77 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Rows:
+class LabelledFeatures:
     """Features and labels."""
 
     x: Array
     y: Array
 
 
-def draw(rows: int) -> tuple[Rows, Rows]:
-    """As many training as test rows, from the published seed."""
+def draw_problem(rows: int) -> tuple[LabelledFeatures, LabelledFeatures]:
+    """Draw training and test rows from the published seed."""
     source = np.random.default_rng(0)
     a = np.concatenate([source.normal(size=INFORMATIVE), np.zeros(FEATURES - INFORMATIVE)])
     d = source.normal(size=FEATURES)
     return _rows(source, a, d, rows), _rows(source, a, d, rows)
 
 
-def _rows(source: np.random.Generator, a: Array, d: Array, rows: int) -> Rows:
+def _rows(source: np.random.Generator, a: Array, d: Array, rows: int) -> LabelledFeatures:
     z, eta, epsilon = source.normal(size=(3, rows, 1))
-    return Rows(a * z / 10 + d * eta + epsilon / 10, (z[:, 0] > 0).astype(float))
+    return LabelledFeatures(a * z / 10 + d * eta + epsilon / 10, (z[:, 0] > 0).astype(float))
 
 
-def logistic_regression(rows: Rows, kept: NDArray[np.bool_], steps: int = 60) -> Array:
-    """Coefficients of the kept features and an intercept, last, by Newton's method; the others are zero.
+def logistic_regression(rows: LabelledFeatures, kept: NDArray[np.bool_], steps: int = 60) -> Array:
+    """Fit the coefficients of the kept features and the intercept, which is last, by Newton's method.
 
-    A trace of ridge keeps the solution finite: the classes can be told apart without error.
+    The other coefficients are zero. A small ridge penalty keeps the solution finite, because the classes are separable.
     """
     x = np.concatenate([rows.x[:, kept], np.ones((len(rows.x), 1))], axis=1)
-    found = np.zeros(x.shape[1])
+    coefficients = np.zeros(x.shape[1])
     ridge = 1e-6 * np.eye(x.shape[1])
 
     def loss(at: Array) -> float:
         return float(np.logaddexp(0, (1 - 2 * rows.y) * (x @ at)).sum() + at @ ridge @ at / 2)
 
     for _ in range(steps):
-        p = 0.5 * (1 + np.tanh(x @ found / 2))
-        slope = x.T @ (rows.y - p) - ridge @ found
+        p = 0.5 * (1 + np.tanh(x @ coefficients / 2))
+        slope = x.T @ (rows.y - p) - ridge @ coefficients
         step = np.linalg.solve((x * (p * (1 - p))[:, None]).T @ x + ridge, slope)
-        sizes = [2.0**-halvings for halvings in range(30) if loss(found + 2.0**-halvings * step) < loss(found)][:1]
-        if not sizes or np.abs(step).max() < 1e-8 * (1 + np.abs(found).max()):
+        sizes = [
+            2.0**-halvings for halvings in range(30) if loss(coefficients + 2.0**-halvings * step) < loss(coefficients)
+        ][:1]
+        if not sizes or np.abs(step).max() < 1e-8 * (1 + np.abs(coefficients).max()):
             break
-        found = found + sizes[0] * step
+        coefficients = coefficients + sizes[0] * step
     full = np.zeros(FEATURES + 1)
-    full[np.append(kept, True)] = found
+    full[np.append(kept, True)] = coefficients
     return full
 
 
-def accuracy(rows: Rows, coefficients: Array) -> float:
-    """Share of rows on the right side."""
+def linear_accuracy(rows: LabelledFeatures, coefficients: Array) -> float:
+    """Compute the share of rows on the right side of the decision boundary."""
     return float(((rows.x @ coefficients[:-1] + coefficients[-1] > 0) == (rows.y == 1)).mean())
 
 
 Order = Callable[[NDArray[np.bool_], Array], int]
-"""From the features still there and the coefficients of a model of them to the feature that goes next."""
+"""Maps the kept features and the coefficients of a model of them to the next feature to remove."""
 
 
-def curve(train: Rows, test: Rows, order: Order) -> list[float]:
-    """Accuracy with 0, 1, ... 16 features removed, a model trained anew each time."""
+def removal_curve(train: LabelledFeatures, test: LabelledFeatures, order: Order) -> list[float]:
+    """Compute the accuracy with 0, 1, ..., 16 features removed; a model is trained each time."""
     kept = np.ones(FEATURES, dtype=bool)
     scores = []
     for _ in range(FEATURES + 1):
         coefficients = logistic_regression(train, kept)
-        scores.append(accuracy(test, coefficients))
+        scores.append(linear_accuracy(test, coefficients))
         if kept.any():
             kept[order(kept, coefficients)] = False
     return scores
 
 
-def synthetic(rows: int = 20_000) -> dict[str, list[float]]:
-    """The four published curves."""
-    train, test = draw(rows)
+def synthetic_curves(rows: int = 20_000) -> dict[str, list[float]]:
+    """Compute the four published curves."""
+    train, test = draw_problem(rows)
     first = np.abs(logistic_regression(train, np.ones(FEATURES, dtype=bool))[:-1])
     truth = np.arange(FEATURES)
 
@@ -99,40 +98,42 @@ def synthetic(rows: int = 20_000) -> dict[str, list[float]]:
         return lambda kept, coefficients: int(np.where(kept, scores, -np.inf).argmax())
 
     return {
-        "roar": curve(train, test, by(first)),
-        "recursive roar": curve(train, test, lambda kept, found: int(np.where(kept, np.abs(found[:-1]), -1).argmax())),
-        "truth": curve(train, test, by(-truth.astype(float))),
-        # The published one: what tells nothing first, and then the four in their order.
-        "worst": curve(train, test, by(np.where(truth < INFORMATIVE, -truth, truth).astype(float))),
+        "roar": removal_curve(train, test, by(first)),
+        "recursive roar": removal_curve(
+            train, test, lambda kept, coefficients: int(np.where(kept, np.abs(coefficients[:-1]), -1).argmax())
+        ),
+        "truth": removal_curve(train, test, by(-truth.astype(float))),
+        # As published: uninformative features first, then the four informative ones in their order.
+        "worst": removal_curve(train, test, by(np.where(truth < INFORMATIVE, -truth, truth).astype(float))),
     }
 
 
 def falls_after(scores: list[float], level: float = 0.95) -> int:
-    """How many features had to go before the score fell.
+    """Count the features removed before the score falls below a level.
 
     >>> falls_after([1.0, 1.0, 0.5, 0.5])
     2
     """
-    return next(place for place, score in enumerate(scores) if score < level)
+    return next(count for count, score in enumerate(scores) if score < level)
 
 
 def masking_example(step: RoarStep, row: int, shares: Sequence[int] = (0, 20, 40), split: str = "test") -> str:
-    """A line for each share of tokens masked; importances are those of the step's own model."""
+    """Return a LaTeX table with one line per share of masked tokens, by the scores for the step's model."""
     task = step.task()
     batch = task.data[split][row : row + 1]
     scores = step.importances()[split][row : row + 1]
     maskable, words = require(task, Retrainable, "ROAR").roar_maskable(batch), row_text(task).describe(batch)[0]
-    most = float(scores.abs().max().clamp(min=1e-30))
+    largest = float(scores.abs().max().clamp(min=1e-30))
     lines = []
     for share in shares:
         number = number_to_mask(maskable, share, "quantile")
         masked = select_most_important(scores, maskable, maskable & False, number)[0].tolist()
-        shown = [
-            "[MASK]" if masked[place] else _shaded(word, abs(float(scores[0, place])) / most)
-            for place, word in enumerate(words)
-            if maskable[0, place]
+        cells = [
+            "[MASK]" if masked[position] else _shaded(word, abs(float(scores[0, position])) / largest)
+            for position, word in enumerate(words)
+            if maskable[0, position]
         ]
-        lines.append(f"{share} \\% & {' '.join(shown)} \\\\")
+        lines.append(f"{share} \\% & {' '.join(cells)} \\\\")
     return "\n".join(["\\begin{tabular}{rl}", *lines, "\\end{tabular}", ""])
 
 
