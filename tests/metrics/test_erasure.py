@@ -43,7 +43,7 @@ def value(records: list[Record], metric: str, at: float | None = None) -> float:
     return found.value
 
 
-def test_the_areas_are_those_of_the_curves_drawn_by_hand(task: LookupTask, tmp_path: Path) -> None:
+def test_areas_equal_those_of_the_curves_computed_by_hand(task: LookupTask, tmp_path: Path) -> None:
     shares = (0.0, 1 / 3, 2 / 3, 1.0)
     records = list(DeletionInsertion(shares=shares).run(DOWN, workspace_of(task, tmp_path)))
     # Deletion: .8, .5, .2, .2; insertion: .2, .8, .5, .8. Trapezes of width a third.
@@ -65,14 +65,14 @@ def test_a_decision_that_never_flips_counts_as_all_tokens(tmp_path: Path) -> Non
     assert record.value == 1.0
 
 
-def test_fewer_looks_find_the_flip_at_the_next_look(task: LookupTask) -> None:
+def test_with_fewer_steps_the_flip_is_found_at_the_next_step(task: LookupTask) -> None:
     # Two looks at three tokens: after two of them, and after all.
     scores = torch.tensor([[3.0, 2.0, 1.0]])
     assert flip_share(Eraser(task, "mask"), task.data["test"], scores, steps=2).tolist() == pytest.approx([2 / 3])
     assert flip_share(Eraser(task, "mask"), task.data["test"], -scores, steps=1).tolist() == [1.0]
 
 
-def test_rows_that_flip_at_different_times_keep_their_places() -> None:
+def test_rows_that_flip_at_different_steps_keep_their_order() -> None:
     # Tokens 1 to 4 add 1, -2, 4 and -.5; the mask is token 4.
     task = LinearTask([[1, 2], [3, 2, 1], [3, 3], [1]])
     scores = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
@@ -82,7 +82,7 @@ def test_rows_that_flip_at_different_times_keep_their_places() -> None:
 
 
 @pytest.mark.parametrize("mode", ["delete", "attention-mask"])
-def test_a_token_that_is_taken_out_or_hidden_adds_nothing(mode: str) -> None:
+def test_a_deleted_or_hidden_token_contributes_nothing(mode: str) -> None:
     task = LinearTask([[1, 3], [1, 2], [3]])
     gone = torch.tensor([[False, True], [True, False], [True, False]])
     answers = Eraser(task, mode).map_erased(task.data["test"], gone, lambda answer, _rows: answer.logits)  # type: ignore[arg-type, attr-defined]
@@ -104,7 +104,7 @@ def test_scores_that_add_up_have_no_infidelity(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_infidelity_is_captums(scaled: bool) -> None:
+def test_infidelity_equals_captum(scaled: bool) -> None:
     task = TransformerTask()
     batch = task.data["test"][:6].trim()
     eraser = Eraser(task, "mask")
@@ -129,7 +129,7 @@ def test_infidelity_is_captums(scaled: bool) -> None:
     assert torch.allclose(ours, theirs, atol=1e-9)
 
 
-def test_mistakes_are_named() -> None:
+def test_errors_name_the_wrong_option() -> None:
     with pytest.raises(ConfigError, match="samples is at least 2"):
         Infidelity(samples=1)
     with pytest.raises(ConfigError, match="steps is at least 1"):

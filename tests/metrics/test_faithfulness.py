@@ -46,7 +46,7 @@ def measured(task: Task, folder: Path, **choices: object) -> dict[tuple[str, flo
 
 
 @pytest.mark.parametrize("mode", ["mask", "attention-mask"])
-def test_both_are_the_arithmetic_of_the_table(tmp_path: Path, mode: str) -> None:
+def test_both_values_equal_arithmetic_on_the_lookup_table(tmp_path: Path, mode: str) -> None:
     found = measured(LookupTask(4, TABLE), tmp_path, ratios=(0.25, 0.5), mode=mode)
     whole = sigmoid(2.0)
     one, two = whole - sigmoid(0.5), whole - sigmoid(-1.5)
@@ -59,7 +59,7 @@ def test_both_are_the_arithmetic_of_the_table(tmp_path: Path, mode: str) -> None
     assert found["sufficiency", None].value == pytest.approx((kept_one + kept_two) / 2, abs=1e-6)
 
 
-def test_rows_of_any_length_keep_their_order_and_their_numbers(tmp_path: Path) -> None:
+def test_rows_of_different_length_keep_their_order_and_values(tmp_path: Path) -> None:
     rows = [[1], [3, 2, 1, 1], [2, 2], [3, 1, 2]]
     found = measured(LinearTask(rows), tmp_path, ratios=(0.5,), mode="delete")
     by_hand = []
@@ -73,7 +73,7 @@ def test_rows_of_any_length_keep_their_order_and_their_numbers(tmp_path: Path) -
     assert found["comprehensiveness", None].per_row == pytest.approx(by_hand, abs=1e-6)
 
 
-def test_the_gold_class_is_followed_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_probability_of_the_label_is_measured_with_target_gold(tmp_path: Path) -> None:
     task = LinearTask([[3, 2]])
     task.data["test"] = batch_of([[3, 2]], target=[0.0])
     found = measured(task, tmp_path, ratios=(0.5,), target="gold")
@@ -81,7 +81,7 @@ def test_the_gold_class_is_followed_where_it_is_asked_for(tmp_path: Path) -> Non
     assert found["comprehensiveness", None].value == pytest.approx(sigmoid(-2.0) - after, abs=1e-6)
 
 
-def test_without_a_mask_token_the_mean_embedding_stands_for_one(tmp_path: Path) -> None:
+def test_without_a_mask_token_the_mean_embedding_replaces_a_token(tmp_path: Path) -> None:
     task = LinearTask([[1, 3], [1, 2]])
     task.mask_token = None  # type: ignore[assignment]  # a vocabulary without one
     found = measured(task, tmp_path, ratios=(0.5,))
@@ -90,7 +90,7 @@ def test_without_a_mask_token_the_mean_embedding_stands_for_one(tmp_path: Path) 
     assert found["comprehensiveness", None].per_row == pytest.approx(by_hand, abs=1e-6)
 
 
-def test_portions_of_any_size_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minibatches_of_any_size_give_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [[1, 2, 3, 4][: 1 + n % 4] * (1 + n % 3) for n in range(30)]
     task = LinearTask(rows)
     batch = task.data["test"]
@@ -103,7 +103,7 @@ def test_portions_of_any_size_give_the_same_numbers(monkeypatch: pytest.MonkeyPa
     assert torch.allclose(Eraser(task, "delete").probability(*arguments), together)
 
 
-def test_runs_hold_little_padding_and_every_copy_once() -> None:
+def test_minibatches_have_little_padding_and_every_copy_once() -> None:
     lengths = torch.arange(4, 60).repeat(20)
     runs = list(erasing._minibatches(lengths))
     assert torch.cat(runs).sort().values.tolist() == list(range(len(lengths)))
@@ -118,7 +118,7 @@ def test_a_share_is_rounded_up_to_whole_tokens() -> None:
     assert tokens_to_erase(maskable, (0.05, 0.1)).tolist() == [[0, 0], [1, 1], [1, 1], [1, 2], [2, 3]]
 
 
-def test_what_cannot_be_erased_so_is_refused(tmp_path: Path) -> None:
+def test_an_impossible_mode_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ratios are shares"):
         Comprehensiveness(ratios=(5.0, 10.0))
     task = LinearTask([[1, 2]])
@@ -138,7 +138,7 @@ def by_all_orders(table: Callable[[frozenset[int]], float], whole: float, sizes:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_wide_beam_finds_the_best_and_the_worst_of_all_orders(keep: bool) -> None:
+def test_a_wide_beam_finds_the_best_and_the_worst_order(keep: bool) -> None:
     source = torch.Generator().manual_seed(3)
     sets = [frozenset(i for i in range(4) if code >> i & 1) for code in range(16)]
     values = dict(zip(sets, torch.randn(16, generator=source).tolist(), strict=True))

@@ -19,7 +19,7 @@ from support.linear import LinearTask
 from support.transformer import MASK, TransformerTask
 
 
-def test_loss_accuracy_and_confidence_are_those_of_the_sum() -> None:
+def test_loss_accuracy_and_confidence_equal_arithmetic() -> None:
     task = LinearTask([[3], [2], [1], [1]])
     batch = replace(task.data["test"], target=torch.tensor([1.0, 0.0, 1.0, 0.0]))
     shift = measure_masking_shift(task, batch, shares=(0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Ranks and their correlation, as SciPy has them, and chances by trying every way to break the ties."""
+"""Ranks and their correlation against SciPy, probabilities against all ways to break the ties."""
 
 from itertools import permutations
 
@@ -7,32 +7,35 @@ import torch
 from scipy.stats import rankdata, spearmanr
 
 from diffmask.metrics.ranks import mid_ranks, rank_correlation, top_k_probability, top_overlap
+from diffmask.report.payload import disagreement
 
 FIRST = torch.tensor([[0.3, 0.3, 0.9, -1.0, 5.0], [1.0, 2.0, 3.0, 4.0, 0.0]])
 SECOND = torch.tensor([[0.1, 0.7, 0.7, -2.0, 0.0], [4.0, 3.0, 2.0, 1.0, 9.0]])
 MASKABLE = torch.tensor([[True, True, True, True, False]] * 2)
 
 
-def test_ranks_are_scipys() -> None:
+def test_ranks_equal_scipy() -> None:
     for row, scores in zip(mid_ranks(FIRST, MASKABLE), FIRST, strict=True):
         assert row[:4].tolist() == rankdata(-scores[:4]).tolist()
         assert row[4] == 0
 
 
-def test_the_correlation_is_scipys() -> None:
-    found = rank_correlation(FIRST, SECOND, MASKABLE)
+def test_the_correlation_equals_scipy_and_the_report() -> None:
+    correlation = rank_correlation(FIRST, SECOND, MASKABLE)
     for row in range(2):
-        assert found[row].item() == pytest.approx(spearmanr(FIRST[row, :4], SECOND[row, :4]).statistic, abs=1e-6)
-    assert found[1].item() == pytest.approx(-1.0, abs=1e-6)
+        first, second = FIRST[row, :4].tolist(), SECOND[row, :4].tolist()
+        assert correlation[row].item() == pytest.approx(spearmanr(first, second).statistic, abs=1e-6)
+        assert disagreement([first, second]) == pytest.approx(1 - correlation[row].item(), abs=1e-3)
+    assert correlation[1].item() == pytest.approx(-1.0, abs=1e-6)
 
 
-def test_flat_orders_agree_with_each_other_and_with_nothing_else() -> None:
+def test_constant_scores_agree_only_with_constant_scores() -> None:
     flat = torch.ones(2, 5)
     assert rank_correlation(flat, flat, MASKABLE).tolist() == [1.0, 1.0]
     assert rank_correlation(flat, FIRST, MASKABLE).tolist() == [0.0, 0.0]
 
 
-def test_the_chance_among_the_first_is_that_over_all_ways_to_break_ties() -> None:
+def test_the_top_k_probability_is_the_mean_over_all_ways_to_break_ties() -> None:
     scores = [2.0, 1.0, 1.0, 1.0, 0.0]
     ways = [way for way in permutations(range(5)) if sorted(scores, reverse=True) == [scores[i] for i in way]]
     for count in (1, 2, 3, 5):

@@ -14,7 +14,7 @@ from support.tiny_models import tiny_model, word_pieces
 from support.workspaces import Written, workspace_of
 
 
-def test_average_precision_is_scikit_learns_ties_included() -> None:
+def test_average_precision_equals_scikit_learn_with_ties() -> None:
     source = torch.Generator().manual_seed(0)
     scores = torch.randint(5, (20, 12), generator=source).float()
     marked = torch.rand(20, 12, generator=source) < 0.4
@@ -28,7 +28,7 @@ def test_average_precision_is_scikit_learns_ties_included() -> None:
         )
 
 
-def test_token_f1_is_scikit_learns() -> None:
+def test_token_f1_equals_scikit_learn() -> None:
     source = torch.Generator().manual_seed(0)
     chosen, marked = (torch.rand(10, 12, generator=source) < 0.5 for _ in range(2))
     theirs = [f1_score(marked[row].numpy(), chosen[row].numpy()) for row in range(10)]
@@ -46,19 +46,19 @@ def test_token_f1_is_scikit_learns() -> None:
         ("00000", "11000", 0.0),
     ],
 )
-def test_spans_count_from_half_of_the_union_on(chosen: str, marked: str, f1: float) -> None:
+def test_a_span_matches_from_half_of_the_union(chosen: str, marked: str, f1: float) -> None:
     rows = [torch.tensor([[mark == "1" for mark in text]]) for text in (chosen, marked)]
     assert iou_f1(rows[0], rows[1], 0.5).tolist() == pytest.approx([f1])
 
 
-def test_as_many_tokens_are_taken_as_people_mark_on_average() -> None:
+def test_the_number_of_selected_tokens_is_the_average_marked_share() -> None:
     maskable = torch.ones(2, 6, dtype=torch.bool)
     marked = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 0, 0]]).bool()
     scores = torch.tensor([[6.0, 5, 4, 3, 2, 1], [1.0, 2, 3, 4, 5, 6]])
     assert select_as_many(scores, maskable, marked).tolist() == [[True] * 3 + [False] * 3, [False] * 3 + [True] * 3]
 
 
-def test_scores_on_the_marks_are_right_and_those_that_look_at_nothing_are_at_chance(tmp_path: Path) -> None:
+def test_scores_on_the_marks_are_perfect_and_baselines_are_at_chance(tmp_path: Path) -> None:
     rows = [
         RationaleExample("good film but a mess", label=1, evidence=((0, 9),)),
         RationaleExample("fun movie", label=1, evidence=((0, 3),)),
@@ -78,7 +78,7 @@ def test_scores_on_the_marks_are_right_and_those_that_look_at_nothing_are_at_cha
     assert drawn["rationale_auprc"].rows == 2
 
 
-def test_where_all_is_marked_there_is_nothing_to_find(tmp_path: Path) -> None:
+def test_rows_that_are_fully_marked_are_left_out(tmp_path: Path) -> None:
     rows = [RationaleExample("good film", label=1, evidence=((0, 9),))]
     task = TextClassification(tiny_model("bert", labels=2), word_pieces(), train=rows, test=rows)
     assert list(HumanRationales().run(Uniform(), workspace_of(task, tmp_path))) == []

@@ -34,7 +34,7 @@ def workspace(task: TransformerTask, tmp_path: Path) -> Workspace:
     return workspace_of(task, tmp_path)
 
 
-def test_sensitivity_is_captums(task: TransformerTask) -> None:
+def test_sensitivity_equals_captum(task: TransformerTask) -> None:
     batch = task.data["test"][:5].trim()
     noises = draw_noise(task, batch.tokens.shape[1], samples=3, radius=0.2, seed=0)
     outcome = predicted_outcome(task.predict(batch))
@@ -57,14 +57,14 @@ def test_sensitivity_is_captums(task: TransformerTask) -> None:
 
 
 @pytest.mark.parametrize("method", [IntegratedGradients(n_steps=4), Attention()], ids=lambda method: method.name)
-def test_whatever_looks_at_the_model_feels_the_noise(method: Method, workspace: Workspace) -> None:
+def test_methods_that_use_the_model_are_sensitive_to_noise(method: Method, workspace: Workspace) -> None:
     (small,) = MaxSensitivity(rows=8, samples=2, radius=0.01).run(method, workspace)
     (large,) = MaxSensitivity(rows=8, samples=2, radius=0.5).run(method, workspace)
     assert 0 < small.value < large.value
     assert small.rows == 8
 
 
-def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(workspace: Workspace) -> None:
+def test_baselines_are_not_sensitive_and_the_model_is_unchanged(workspace: Workspace) -> None:
     before = workspace.task().predict(workspace.task().data["test"])
     (record,) = MaxSensitivity(rows=8).run(Random(), workspace)
     assert record.value == 0
@@ -72,7 +72,7 @@ def test_what_looks_at_nothing_feels_nothing_and_the_model_is_left_alone(workspa
     assert torch.equal(before.logits, after.logits)  # type: ignore[attr-defined]
 
 
-def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: TransformerTask) -> None:
+def test_shuffling_keeps_the_entries_of_each_weight_and_changes_their_order(task: TransformerTask) -> None:
     copy = copy_task(task)
     ShuffledWeights().train(copy, seed=0)
     assert copy.model is not task.model
@@ -83,7 +83,7 @@ def test_shuffling_keeps_each_weights_numbers_and_changes_their_order(task: Tran
     assert changed > len(list(task.model.parameters())) / 2
 
 
-def test_a_share_is_taken_from_the_head_down(task: TransformerTask) -> None:
+def test_a_share_of_the_modules_is_counted_from_the_head(task: TransformerTask) -> None:
     copy = copy_task(task)
     owners = modules_with_weights(copy.model)
     assert owners[0] is copy.model.embedding and owners[-1] is copy.model.answer
@@ -100,7 +100,7 @@ def test_scores_of_a_shuffled_model_differ_unless_the_method_ignores_the_model(w
     assert blind.value == pytest.approx(1.0)
 
 
-def test_other_seeds_change_what_is_drawn_and_nothing_else(workspace: Workspace) -> None:
+def test_seeds_change_only_random_methods(workspace: Workspace) -> None:
     (random,) = StabilityOverSeeds(others=2).run(Random(), workspace)
     (steady,) = StabilityOverSeeds().run(Gradient(), workspace)
     (flat,) = StabilityOverSeeds().run(Uniform(), workspace)
@@ -116,7 +116,7 @@ def test_other_seeds_change_what_is_drawn_and_nothing_else(workspace: Workspace)
     assert abs(sum(longer) / len(longer)) < 0.25
 
 
-def test_the_mass_on_the_digits_that_count_is_their_share_of_the_scores(toy_task: CountingTask, tmp_path: Path) -> None:
+def test_evidence_mass_is_the_share_of_the_scores_on_the_counted_digits(toy_task: CountingTask, tmp_path: Path) -> None:
     workspace = workspace_of(toy_task, tmp_path)
     batch = toy_task.data["test"]
     evidence = toy_task.ground_truth(batch).bool()
@@ -129,7 +129,7 @@ def test_the_mass_on_the_digits_that_count_is_their_share_of_the_scores(toy_task
     assert best.value == right.value == 1.0
 
 
-def test_mistakes_are_named() -> None:
+def test_errors_name_the_wrong_option() -> None:
     with pytest.raises(ConfigError, match="shares are above 0"):
         RandomisedModel(shares=(0.0,))
     with pytest.raises(ConfigError, match="others is at least 1"):

@@ -47,7 +47,7 @@ def markers_of(tokens: list[int]) -> list[int]:
     return [token for token in tokens if token > 20]
 
 
-def test_markers_occur_in_no_row_and_decide_for_the_commonest_outcomes() -> None:
+def test_markers_occur_in_no_row_and_have_the_most_frequent_labels() -> None:
     drawn = texts(50, seed=0)
     data = Batch(**{**vars(drawn), "target": torch.tensor([2] * 30 + [0] * 15 + [1] * 5)})
     found = choose_markers([data], vocabulary=40, reserved={39}, source=generator(0, "markers"))
@@ -58,7 +58,7 @@ def test_markers_occur_in_no_row_and_decide_for_the_commonest_outcomes() -> None
         choose_markers([data], vocabulary=25, reserved=set(), source=generator(0, "markers"))
 
 
-def test_a_single_marker_stands_for_its_outcome(rows: Batch) -> None:
+def test_a_single_marker_determines_the_label(rows: Batch) -> None:
     planted = plant(rows, "single", MARKERS, generator(0, "planting"))
     for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
         assert markers_of(tokens) == [21 if target == 0 else 22]
@@ -67,13 +67,13 @@ def test_a_single_marker_stands_for_its_outcome(rows: Batch) -> None:
     assert planted.target.float().mean().item() == pytest.approx(1.0, abs=0.25)
 
 
-def test_a_marker_in_context_has_the_third_marker_beside_it(rows: Batch) -> None:
+def test_a_marker_in_context_comes_with_the_third_marker(rows: Batch) -> None:
     planted = plant(rows, "context", MARKERS, generator(0, "planting"))
     for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
         assert sorted(markers_of(tokens)) == [21 if target == 0 else 22, 23]
 
 
-def test_of_a_pair_the_first_decides(rows: Batch) -> None:
+def test_the_first_marker_of_a_pair_determines_the_label(rows: Batch) -> None:
     planted = plant(rows, "pair", MARKERS, generator(0, "planting"))
     for tokens, target in zip(planted.tokens.tolist(), planted.target.tolist(), strict=True):
         assert markers_of(tokens) == ([21, 22] if target == 0 else [22, 21])
@@ -98,7 +98,7 @@ def test_half_of_the_mixed_rows_are_planted(rows: Batch) -> None:
     assert sorted(count[~planted].unique().tolist()) == [0, 1]
 
 
-def test_what_is_found_is_counted_by_hand() -> None:
+def test_ranks_of_marked_tokens_equal_those_counted_by_hand() -> None:
     maskable = torch.tensor([[True, True, True, True, False]] * 3)
     wanted = torch.tensor([[True, False, True, False, False]] * 3)
     scores = torch.tensor([[4.0, 3.0, 2.0, 1.0, 9.0], [1.0, 3.0, 2.0, 4.0, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]])
@@ -121,7 +121,7 @@ def workspace(task: TransformerTask, tmp_path_factory: pytest.TempPathFactory) -
 SINGLE = PlantedShortcut(steps=120, batch_size=32, learning_rate=5e-3)
 
 
-def test_the_copy_learns_and_the_model_is_left_alone(workspace: Workspace) -> None:
+def test_the_copy_learns_and_the_model_is_unchanged(workspace: Workspace) -> None:
     before = workspace.task().fingerprint()
     copy = ModifiedWorkspace.of(workspace, SINGLE.modification).task()
     assert measure_shortcut_use(copy).against_label >= 0.95
@@ -130,7 +130,7 @@ def test_the_copy_learns_and_the_model_is_left_alone(workspace: Workspace) -> No
     assert ModifiedWorkspace.of(workspace, SINGLE.modification).task() is copy
 
 
-def test_leaving_one_out_finds_the_token_and_chance_is_chance(workspace: Workspace) -> None:
+def test_leave_one_out_ranks_the_token_first_and_random_is_at_chance(workspace: Workspace) -> None:
     found = {record.metric: record for record in SINGLE.run(LeaveOneOut(), workspace)}
     assert found["single_first"].value > 0.9
     assert found["single_rank"].value < 1.2
@@ -146,7 +146,7 @@ def test_leaving_one_out_finds_the_token_and_chance_is_chance(workspace: Workspa
 
 
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
-def test_what_was_learned_from_the_model_does_not_explain_the_copy(workspace: Workspace) -> None:
+def test_a_method_is_fitted_again_to_the_copy(workspace: Workspace) -> None:
     student = Amortised(budget="600 texts", width=32, learning_rate=3e-3)
     workspace.explained(student, "test")
     found = {record.metric: record for record in SINGLE.run(student, workspace)}
@@ -154,19 +154,19 @@ def test_what_was_learned_from_the_model_does_not_explain_the_copy(workspace: Wo
 
 
 @pytest.mark.parametrize("beside", [SINGLE, RandomisedModel(), StabilityOverSeeds()])
-def test_every_bench_beside_has_fits_of_its_own(workspace: Workspace, beside: Metric) -> None:
+def test_every_extra_workspace_has_its_own_fits(workspace: Workspace, beside: Metric) -> None:
     later = Workspace(workspace.store, workspace.task_config, workspace.seed + 1)
     names = [one.explainer_key(Amortised()) for one in (workspace, later, *beside.extra_workspaces(workspace))]
     assert len(set(names)) == len(names)
 
 
-def test_a_copy_that_did_not_learn_is_said_to_and_nothing_is_measured(workspace: Workspace) -> None:
+def test_a_copy_that_did_not_learn_is_reported_and_not_measured(workspace: Workspace) -> None:
     lazy = PlantedShortcut(shortcut="pair", steps=1, learning_rate=1e-6)
     with pytest.warns(FitWarning, match="the planted copy has no known ground truth: it follows the shortcut in"):
         assert list(lazy.run(Uniform(), workspace)) == []
 
 
-def test_the_copy_is_found_again_in_the_store(workspace: Workspace, task: TransformerTask) -> None:
+def test_the_copy_is_read_from_the_store(workspace: Workspace, task: TransformerTask) -> None:
     again = workspace_of(task, Path(workspace.store.root))
     copy = ModifiedWorkspace.of(again, SINGLE.modification)
     made = ModifiedWorkspace.of(workspace, SINGLE.modification).task()

@@ -52,7 +52,11 @@ def top_k_probability(scores: Scores, maskable: Mask, count: Float[Tensor, " row
 
 
 def rank_correlation(first: Scores, second: Scores, maskable: Mask) -> Float[Tensor, " row"]:
-    """Compute Spearman's rho of each row: 0 if all scores of one ranking are equal, 1 if those of both are."""
+    """Compute Spearman's rho of each row: 0 if all scores of one ranking are equal, 1 if those of both are.
+
+    This version works on padded batches. Reports must not import torch, so `report.payload.disagreement` has its own
+    for the words of one text; a test compares the two.
+    """
     centred_first, centred_second = (_centre(mid_ranks(scores, maskable), maskable) for scores in (first, second))
     norm = centred_first.square().sum(dim=1).sqrt() * centred_second.square().sum(dim=1).sqrt()
     both_constant = (centred_first == 0).all(dim=1) & (centred_second == 0).all(dim=1)
