@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffmask.cli import app, main
+from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from support.tiny_models import tiny_model, word_pieces
 
 runner = CliRunner()
@@ -63,7 +64,7 @@ def test_choices_that_are_not_known_are_named(home: Path) -> None:
         ConfigError, match="'epoch' is not an option of task 'fine-tuned-classification'; nearest: 'epochs'"
     ):
         run("train", "--out", "clf", "epoch=2")
-    with pytest.raises(ConfigError, match="'fast' is not a choice; write key=value"):
+    with pytest.raises(ConfigError, match="'fast' is not an override; write key=value"):
         run("train", "--out", "clf", "fast")
     with pytest.raises(InputError, match="nothing to explain"):
         run("explain", "explainer")
@@ -114,7 +115,7 @@ def test_a_finished_explainer_or_classifier_is_not_replaced_without_force(
     "words",
     [
         ["train", "--out", "clf", "epochs=0"],
-        ["train", "--out", "clf", "masked=7"],
+        ["train", "--out", "clf", "masked_fraction=7"],
         ["train", "--out", "clf", "max_tokens=0"],
         ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "--margin", "nan"],
         ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "max_tokens=0"],
@@ -155,3 +156,16 @@ def test_the_benchmark_runs_on_processes_from_the_command_line(home: Path) -> No
     assert {"board.json", "manifest.json", "report.html", "records.jsonl"} <= {
         file.name for file in (home / "run").iterdir()
     }
+
+
+@pytest.mark.parametrize("flags", [[], ["--trust-remote-code"]])
+def test_code_of_a_model_runs_only_with_the_flag(home: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]) -> None:
+    seen: list[bool] = []
+
+    def build(config: FineTunedClassificationConfig, seed: int) -> None:
+        seen.append(config.trust_remote_code)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FineTunedClassificationConfig, "build", build)
+    runner.invoke(app, ["train", "--out", "clf", *flags])
+    assert seen == [bool(flags)]

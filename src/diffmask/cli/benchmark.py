@@ -1,6 +1,7 @@
 """`diffmask benchmark`: compare explanation methods on a classifier."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ def benchmark(
     engine: options.EngineName = "serial",
     workers: options.Workers = None,
     quiet: options.Quiet = False,
+    trust_remote_code: options.TrustRemoteCode = False,
     address: options.SchedulerAddress = None,
     queue: options.Queue = None,
     memory: options.JobMemory = None,
@@ -62,12 +64,24 @@ def benchmark(
     serial = engine == "serial" and workers is None
     executor = None if serial else options.make_engine(engine, workers=workers, interface=interface, **cluster)
     names = methods.split(","), metrics.split(",")
-    _run(model, data, names, choices or [], out, quiet, texts=texts, seeds=seeds, budget=budget, executor=executor)
+    task = {"model": model, "data": data}
+    _run(
+        task,
+        trust_remote_code,
+        names,
+        choices or [],
+        out,
+        quiet,
+        texts=texts,
+        seeds=seeds,
+        budget=budget,
+        executor=executor,
+    )
 
 
 def _run(
-    model: str,
-    data: str,
+    task: dict[str, str],
+    trust_remote_code: bool,
     names: tuple[list[str], list[str]],
     choices: list[str],
     out: Path,
@@ -83,8 +97,9 @@ def _run(
 
     options.require_folder(out, [], force=True)
     task_options, chosen_methods, chosen_metrics = sort_overrides(choices, *names)
+    config: TextClassificationConfig = TextClassificationConfig.from_dict({**task, **task_options}, "benchmark")
     result = run_benchmark(
-        TextClassificationConfig.from_dict({"model": model, "data": data, **task_options}, "benchmark"),
+        replace(config, trust_remote_code=trust_remote_code),
         chosen_methods,
         chosen_metrics,
         seeds=options.parse_seeds(seeds),
@@ -92,7 +107,8 @@ def _run(
         view=options.progress_view(quiet),
         **arguments,  # type: ignore[arg-type]  # the arguments of `benchmark` by name
     )
-    print(f"\n{result}\n\nresult: {out / 'board.json'}\nreport: {write_benchmark_report(out)}")
+    print(f"\n{result}\n\nresult: {out / 'board.json'}")
     if not result.metrics:
         print("diffmask: no metric could be computed; the warnings above give the reasons", file=sys.stderr)
         raise typer.Exit(1)
+    print(f"report: {write_benchmark_report(out)}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from diffmask.cli.options import Force, configure_logging
+from diffmask.cli.options import Force, TrustRemoteCode, configure_logging
 
 
 def explain(
@@ -22,6 +22,7 @@ def explain(
         bool, typer.Option(help="Verify every row of the table on the model: about 20 masked copies per text.")
     ] = False,
     force: Force = False,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Explain texts. A table is explained in shards, so that a killed run resumes when it is started again.
 
@@ -44,7 +45,7 @@ def explain(
         if not data.is_file():
             raise InputError(f"--data {data}: there is no such file")
     configure_logging(quiet=True)
-    loaded = load_explainer(explainer, model)
+    loaded = load_explainer(explainer, model, trust_remote_code=trust_remote_code)
     for sentence in text or []:
         loaded(sentence).show()
     if data is not None:

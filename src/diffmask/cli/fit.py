@@ -1,12 +1,12 @@
 """`diffmask fit`: fit an explainer to a classifier."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from diffmask.cli.options import Data, Force, Model, Seed, configure_logging, overrides, require_folder
+from diffmask.cli.options import Data, Force, Model, Seed, TrustRemoteCode, configure_logging, overrides, require_folder
 
 
 def fit(
@@ -27,6 +27,7 @@ def fit(
     ] = None,
     seed: Seed = 0,
     force: Force = False,
+    trust_remote_code: TrustRemoteCode = False,
     choices: Annotated[
         list[str] | None, overrides("Options of the method or of the task, such as steps=500, max_tokens=128.")
     ] = None,
@@ -50,6 +51,7 @@ def fit(
     # Both configs are checked before the model is loaded.
     config = parse("method", {"name": method, **method_options, **given}, "fit")
     task_config = TextClassificationConfig.from_dict({"model": model, "data": data, **task_options}, "fit")
-    explainer = config.fit(task_config.load(seed), seed)
+    task = replace(task_config, trust_remote_code=trust_remote_code).load(seed)
+    explainer = config.fit(task, seed)
     explainer.save_pretrained(out)
     print(f"explainer: {out}")

@@ -25,6 +25,10 @@ Model = Annotated[str, typer.Option(help="Folder or hub id of the classifier.")]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a finished output, or start an unfinished one again.")]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option("--trust-remote-code", help="Run Python code of the model's repository."),
+]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 EngineName = Annotated[str, typer.Option(help="Executor of the work: serial, processes, dask or slurm.")]
 Workers = Annotated[

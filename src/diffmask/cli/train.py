@@ -1,11 +1,12 @@
 """`diffmask train`: fine-tune a classifier."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from diffmask.cli.options import Data, Force, Seed, configure_logging, overrides, require_folder
+from diffmask.cli.options import Data, Force, Seed, TrustRemoteCode, configure_logging, overrides, require_folder
 
 
 def train(
@@ -14,6 +15,7 @@ def train(
     data: Data = "rotten-tomatoes",
     seed: Seed = 0,
     force: Force = False,
+    trust_remote_code: TrustRemoteCode = False,
     choices: Annotated[
         list[str] | None,
         overrides("Options of the training, such as epochs=2, rows=2000, label_column=stars, masked_fraction=0.5."),
@@ -31,6 +33,7 @@ def train(
     config: FineTunedClassificationConfig = FineTunedClassificationConfig.from_dict(
         {"model": model, "data": data, **parse_overrides(choices or [])}, "train"
     )
+    config = replace(config, trust_remote_code=trust_remote_code)
     task = config.build(seed)
     config.train(task, seed)
     task.save_pretrained(out)

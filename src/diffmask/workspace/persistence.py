@@ -18,6 +18,7 @@ from diffmask.core.task import Task
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
+from diffmask.tasks.text.pretrained import load_classifier
 from diffmask.workspace.workspace import explainer_artefact, require_model, restore
 
 KIND = "explainer"
@@ -78,17 +79,21 @@ def push_explainer(explainer: Explainer, method: Method, repository: str, *, pri
 
 
 def load_explainer(
-    folder: str | Path, model: Task | nn.Module | str | Path | None = None, tokenizer: Any = None
+    folder: str | Path,
+    model: Task | nn.Module | str | Path | None = None,
+    tokenizer: Any = None,
+    *,
+    trust_remote_code: bool = False,
 ) -> Explainer:
     """Load an explainer from its folder or hub id for the model that it was fitted to; another model is refused.
 
     `model` is a task, a classifier with its tokenizer, or a classifier's folder or hub id. Without it, the model is
-    loaded from the path that the explainer remembers.
+    loaded from the path that the explainer remembers. `trust_remote_code` allows Python code of the model's repository.
     """
     home = find_explainer(folder)
     artefact = read_artefact(home, KIND)
     method = _saved_method(artefact, home)
-    task = model if isinstance(model, Task) else _text_task(artefact.values, home, model, tokenizer)
+    task = model if isinstance(model, Task) else _text_task(artefact.values, home, model, tokenizer, trust_remote_code)
     require_model(artefact, task, str(folder))
     explainer = _build(method, task)
     restore(explainer, artefact)
@@ -132,13 +137,14 @@ def _text_notes(task: Task, home: Path) -> dict[str, Any]:
 
 
 def _text_task(
-    notes: Mapping[str, Any], home: Path, model: nn.Module | str | Path | None, tokenizer: Any
+    notes: Mapping[str, Any], home: Path, model: nn.Module | str | Path | None, tokenizer: Any, trust_remote_code: bool
 ) -> TextClassification:
     if "reading" not in notes:
         raise StoreError(f"{home} was not fitted to a text classifier; load it with its task")
     remembered = home / notes["model"] if notes["model"] else home
     source = model if model is not None else remembered if remembered.is_dir() else notes["model"]
-    return TextClassification(source, tokenizer, encoding=TextEncodingConfig(**notes["reading"]))
+    classifier = load_classifier(source, tokenizer, trust_remote_code=trust_remote_code)
+    return TextClassification(*classifier, encoding=TextEncodingConfig(**notes["reading"]))
 
 
 def _build(method: Method, task: Task) -> Explainer:

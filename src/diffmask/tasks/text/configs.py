@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from diffmask.core.batch import spread_indices
+from diffmask.core.config import require_between
 from diffmask.core.task import Task, TaskConfig
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import DataSet
@@ -28,6 +29,11 @@ class TextTaskConfig(TextEncodingConfig, TaskConfig, ABC):
     """Number of training rows, evenly spaced over the data set; None uses all."""
     trust_remote_code: bool = False
     """Whether to run Python code of the model's repository. Never saved, never read from a file."""
+
+    def __post_init__(self) -> None:
+        require_between(self, "max_tokens", 3)  # a token between two special tokens
+        require_between(self, "overlap", 0)
+        require_between(self, "rows", 1)
 
     @classmethod
     def from_dict(cls, node: Mapping[str, Any], where: str = "config") -> Any:
@@ -86,6 +92,13 @@ class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
     """Folder or hub id of the encoder; `minilm` is packaged."""
     data: str = "rotten-tomatoes"
     """Name of a data set, path of a table, or folder with one table per split."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_between(self, "epochs", 1)
+        require_between(self, "batch_size", 1)
+        require_between(self, "learning_rate", 0, open_low=True)
+        require_between(self, "masked_fraction", 0, 1)
 
     def build(self, seed: int) -> TextClassification:
         """Return the task of the encoder with an untrained head."""
