@@ -112,7 +112,7 @@ def test_a_second_run_does_nothing_again(
     def refuse(*arguments: object) -> None:
         raise AssertionError("everything was there")
 
-    monkeypatch.setattr("diffmask.core.store.write", refuse)
+    monkeypatch.setattr("diffmask.core.store.write_artefact", refuse)
     again = dm.benchmark(task, METHODS, texts=40, seeds=(0, 1), out=folder, say=said.append)
     assert said == ["forecast: everything is finished already"]
     assert again.methods == before.methods
