@@ -16,11 +16,11 @@ from diffmask.tasks.bilstm.config import BiLSTMConfig
 TIMED = 3
 
 
-def seconds(recipe: BiLSTMConfig) -> tuple[float, float]:
+def seconds(config: BiLSTMConfig) -> tuple[float, float]:
     """CPU seconds of a training, and its test accuracy."""
-    task = recipe.build(0)
+    task = config.build(0)
     start = time.process_time()
-    recipe.train(task, 0)
+    config.train(task, 0)
     return time.process_time() - start, task.score(task.data["test"])
 
 

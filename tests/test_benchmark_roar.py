@@ -39,10 +39,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = "text,label\n" + "\n".join(f"{text},{label}" for text, label in ROWS * 4)
     for split in ("train", "valid", "test"):
         (home / f"{split}.csv").write_text(table)
-    recipe = FineTunedClassificationConfig(
+    config = FineTunedClassificationConfig(
         model=str(home / "encoder"), data=str(home), epochs=15, learning_rate=3e-3, batch_size=16, max_tokens=16
     )
-    task = recipe.load(seed=0)
+    task = config.load(seed=0)
     assert isinstance(task, TextClassification)
     task.save_pretrained(home / "clf")
     return home

@@ -121,7 +121,7 @@ def verdict_inputs(rows: int = 200, means: dict[str, float] = TRUE) -> VerdictIn
     methods = [
         MethodResult(
             name=name,
-            recipe={},
+            config={},
             estimates={metric: estimate(by_method[name]) for metric, by_method in values.items()},
             cost=fitted if name == "a" else cost,
         )

@@ -60,7 +60,7 @@ each_method = pytest.mark.parametrize("name", NAMES)
 each_task = pytest.mark.parametrize("task_name", TASKS)
 
 
-def recipe(name: str) -> Method:
+def config(name: str) -> Method:
     found: Method = parse("method", {"name": name, **FAST.get(name, {})}, "contract")
     return found
 
@@ -69,7 +69,7 @@ def recipe(name: str) -> Method:
 def fitted(name: str, task_name: str) -> Explainer | str:
     """The explainer, or why the task cannot serve it; fitted once for all checks."""
     try:
-        return recipe(name).fit(TASKS[task_name](), SEED)
+        return config(name).fit(TASKS[task_name](), SEED)
     except TaskError as error:
         return str(error)
 
@@ -131,8 +131,8 @@ def test_what_may_not_be_masked_scores_zero_and_never_ranks(name: str, task_name
 @each_method
 def test_the_same_seed_gives_the_same_scores_and_a_second_fit_changes_nothing(name: str, task_name: str) -> None:
     explainer_of(name, task_name)
-    recipe(name).fit(TASKS[task_name](), SEED)
-    again = recipe(name).fit(TASKS[task_name](), SEED)
+    config(name).fit(TASKS[task_name](), SEED)
+    again = config(name).fit(TASKS[task_name](), SEED)
     assert torch.equal(again(rows(task_name)[:3]).scores, explainer_of(name, task_name)(rows(task_name)[:3]).scores)
 
 
@@ -178,7 +178,7 @@ def test_the_model_is_left_as_it_was_found(name: str, task_name: str) -> None:
     explainer, task = explainer_of(name, task_name), TASKS[task_name]()
     before = picture(task.model)
     explainer(rows(task_name)[:3])
-    recipe(name).fit(task, SEED)
+    config(name).fit(task, SEED)
     assert picture(task.model) == before
 
 
@@ -215,14 +215,14 @@ def test_the_model_is_left_as_it_was_found_when_an_edit_raises(task_name: str) -
 @each_task
 @each_method
 def test_what_is_saved_and_loaded_gives_the_same_scores(name: str, task_name: str, tmp_path: Path) -> None:
-    save_explainer(explainer_of(name, task_name), recipe(name), tmp_path / "kept")
+    save_explainer(explainer_of(name, task_name), config(name), tmp_path / "kept")
     loaded = load_explainer(tmp_path / "kept", TASKS[task_name]())
     assert torch.equal(loaded(rows(task_name)[:3]).scores, explainer_of(name, task_name)(rows(task_name)[:3]).scores)
 
 
 @each_method
 def test_the_recipe_survives_yaml(name: str) -> None:
-    kept = recipe(name)
+    kept = config(name)
     again = parse("method", yaml.safe_load(yaml.safe_dump(kept.to_dict())), "contract")
     assert again == kept
     assert again.digest == kept.digest

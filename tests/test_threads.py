@@ -19,7 +19,7 @@ from diffmask.methods.gradients import Gradient, IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
 from support.linear import LinearTask, Sum
 from support.transformer import TransformerTask
-from test_contract import recipe
+from test_contract import config
 
 pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
@@ -56,7 +56,7 @@ def task() -> TransformerTask:
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries("method")])
 def test_every_method_gives_the_serial_scores(name: str, task: TransformerTask) -> None:
     try:
-        explainer = recipe(name).fit(task, 3)
+        explainer = config(name).fit(task, 3)
     except TaskError as error:
         pytest.skip(str(error))
     jobs = [job(explainer, task.data["test"][row : row + 1].trim()) for row in range(2 * THREADS)]
@@ -102,7 +102,7 @@ def test_a_model_in_train_mode_has_no_dropout_in_any_thread() -> None:
 
 
 def test_fits_in_several_threads_are_the_serial_fit(task: TransformerTask) -> None:
-    method, batch = recipe("diffmask"), task.data["test"][:4]
+    method, batch = config("diffmask"), task.data["test"][:4]
     expected = method.fit(task, 1)(batch).scores
     for scores in in_threads([lambda: method.fit(task, 1)(batch).scores] * 3):
         torch.testing.assert_close(scores, expected, rtol=0, atol=0)

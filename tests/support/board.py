@@ -8,7 +8,7 @@ from random import Random
 
 from diffmask.results.benchmark_result import (
     BenchmarkResult,
-    BoardText,
+    BenchmarkText,
     Comparison,
     Curve,
     Estimate,
@@ -103,7 +103,7 @@ def synthetic_board(
     )  # fmt: skip
 
 
-def _text(random: Random, names: Sequence[str], layers: int, repeat: int) -> BoardText:
+def _text(random: Random, names: Sequence[str], layers: int, repeat: int) -> BenchmarkText:
     words = [word for _ in range(repeat) for word in _sentence(random).split()]
     weights = [OPINIONS.get(word, 0.0) for word in words]
     logit = sum(weights)
@@ -115,7 +115,7 @@ def _text(random: Random, names: Sequence[str], layers: int, repeat: int) -> Boa
         gates = [_gates(random, weight, layers) for weight in weights]
         by_layer["diffmask"] = [[gate[layer] for gate in gates] for layer in range(layers)]
         scores["diffmask"] = [sum(gate) / layers for gate in gates]
-    return BoardText(
+    return BenchmarkText(
         words=words,
         gaps=["", *("" if word in {".", ",", "'s"} else " " for word in words[1:]), ""],
         gold=prediction if random.random() < 0.88 else ("negative" if sign > 0 else "positive"),
@@ -156,7 +156,7 @@ def _method(name: str, per_row: Mapping[str, Sequence[float]]) -> MethodResult:
     }
     return MethodResult(
         name=name,
-        recipe={"name": name, "steps": 50} if name == "integrated-gradients" else {"name": name},
+        config={"name": name, "steps": 50} if name == "integrated-gradients" else {"name": name},
         estimates={metric: _estimate(values) for metric, values in per_row.items()},
         cost={**cost, "break_even": 80.0} if fit else cost,
         diagnostics=FIT if fit else {},

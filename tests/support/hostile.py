@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from diffmask.results.benchmark_result import BenchmarkResult, BoardText
+from diffmask.results.benchmark_result import BenchmarkResult, BenchmarkText
 from support.board import synthetic_board
 
 SCRIPT = "<script>window.hacked = true; alert('hacked')</script>"
@@ -24,7 +24,7 @@ def hostile_board() -> BenchmarkResult:
         title=f"title {SCRIPT}",
         verdict=[f"verdict {CLOSING}"],
         warnings=[IMAGE],
-        methods=[replace(one, name=names[one.name], recipe={"name": "x", "y": SCRIPT}) for one in board.methods],
+        methods=[replace(one, name=names[one.name], config={"name": "x", "y": SCRIPT}) for one in board.methods],
         curves=[replace(curve, method=names[curve.method], x_label=SCRIPT) for curve in board.curves],
         comparisons=[],
         texts=[_text(list(names.values()))],
@@ -32,9 +32,9 @@ def hostile_board() -> BenchmarkResult:
     )  # fmt: skip
 
 
-def _text(names: list[str]) -> BoardText:
+def _text(names: list[str]) -> BenchmarkText:
     scores = [float(place) for place in range(len(WORDS))]
-    return BoardText(
+    return BenchmarkText(
         words=WORDS,
         gaps=["", *(" " for _ in WORDS[1:]), SCRIPT],
         gold=SCRIPT,

@@ -80,10 +80,10 @@ def test_the_answer_never_sees_the_padding(toy_task: CountingTask) -> None:
 
 
 def test_training_is_the_same_to_the_bit(toy_task: CountingTask) -> None:
-    recipe = ToyTaskConfig(rows=200, epochs=1)
-    first, second = recipe.load(5), recipe.load(5)
+    config = ToyTaskConfig(rows=200, epochs=1)
+    first, second = config.load(5), config.load(5)
     assert first.fingerprint() == second.fingerprint()
-    assert first.fingerprint() != recipe.load(6).fingerprint()
+    assert first.fingerprint() != config.load(6).fingerprint()
 
 
 def test_training_leaves_the_global_generator_alone() -> None:

@@ -27,7 +27,7 @@ from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.metrics.masking_ood import MaskingShift, masking_shift
 from diffmask.metrics.ranks import rank_correlation, top_overlap
-from diffmask.results.benchmark_result import BenchmarkResult, BoardText, Curve, MethodResult, MetricInfo
+from diffmask.results.benchmark_result import BenchmarkResult, BenchmarkText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import MIN_ROWS, compare, estimate
 from diffmask.results.records import Record
 from diffmask.results.verdict import VerdictInputs, verdict
@@ -220,7 +220,7 @@ def _records(run: MethodRun, metric: Metric, name: str) -> list[Record]:
 def _method_result(run: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
     return MethodResult(
         name=run.name,
-        recipe=run.method.to_dict(),
+        config=run.method.to_dict(),
         estimates={info: estimate(by_method[run.name]) for info, by_method in values.items() if run.name in by_method},
         cost=cost,
         diagnostics=workspace.diagnostics(run.method),
@@ -273,7 +273,7 @@ def _warnings(
 
 
 @torch.no_grad()
-def _texts(workspace: Workspace, split: str, explained: Mapping[str, CachedAttribution]) -> Iterator[BoardText]:
+def _texts(workspace: Workspace, split: str, explained: Mapping[str, CachedAttribution]) -> Iterator[BenchmarkText]:
     task, whole = workspace.task(), unmasked_predictions(workspace, split, "predicted")
     text = row_text(task)
     gold, predicted = text.outcomes(task.data[split].target), text.outcomes(whole.target)
@@ -281,7 +281,7 @@ def _texts(workspace: Workspace, split: str, explained: Mapping[str, CachedAttri
     for row, (label, prediction) in enumerate(zip(gold, predicted, strict=True)):
         read = text.read_row(split, row)
         layered = {name: each for name, each in attributions.items() if each.by_layer is not None}
-        yield BoardText(
+        yield BenchmarkText(
             words=list(read.words),
             gaps=list(read.gaps),
             gold=label,

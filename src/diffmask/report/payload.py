@@ -8,7 +8,7 @@ from itertools import combinations
 from math import sqrt
 from typing import Any
 
-from diffmask.results.benchmark_result import BenchmarkResult, BoardText
+from diffmask.results.benchmark_result import BenchmarkResult, BenchmarkText
 
 
 def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
@@ -93,7 +93,7 @@ def build_payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
     )
 
 
-def _text(text: BoardText, names: Sequence[str], orderly: Sequence[str], *, layered: bool) -> Mapping[str, Any]:
+def _text(text: BenchmarkText, names: Sequence[str], orderly: Sequence[str], *, layered: bool) -> Mapping[str, Any]:
     return {
         "words": text.words,
         "gaps": text.gaps,
@@ -105,7 +105,7 @@ def _text(text: BoardText, names: Sequence[str], orderly: Sequence[str], *, laye
     }
 
 
-def _scores(text: BoardText, name: str, layered: bool) -> Mapping[str, Any] | None:
+def _scores(text: BenchmarkText, name: str, layered: bool) -> Mapping[str, Any] | None:
     """Quantise scores to thousandths of the largest; None for a method without scores of this text."""
     if name not in text.scores:
         return None

@@ -83,7 +83,7 @@ class MethodResult:
 
     name: str
     """Short and unique name in this result."""
-    recipe: Mapping[str, Any]
+    config: Mapping[str, Any]
     estimates: Mapping[str, Estimate]
     """By name of the metric. A metric that does not apply is absent."""
     cost: Mapping[str, float]
@@ -95,7 +95,7 @@ class MethodResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoardText:
+class BenchmarkText:
     """One held-out text with the scores of all methods."""
 
     words: Sequence[str]
@@ -127,7 +127,7 @@ class BenchmarkResult:
     curves: Sequence[Curve]
     agreement: Mapping[str, Sequence[Sequence[float]]]
     """Matrices methods x methods by kind (rank correlation, overlap of the top words), in the order of `methods`."""
-    texts: Sequence[BoardText]
+    texts: Sequence[BenchmarkText]
     manifest: Mapping[str, Any]
     masking_excess_loss: float | None = None
     """How far masked texts are out of distribution: excess log-loss in nats, or None if it was not measured."""
