@@ -10,25 +10,34 @@ import typer
 from diffmask.cli import options
 from diffmask.cli.options import overrides
 
+Methods = Annotated[
+    str, typer.Option(help="Names from `diffmask list methods`, separated by commas; 'random' is always added.")
+]
+Metrics = Annotated[str, typer.Option(help="Names from `diffmask list metrics`, separated by commas.")]
+Texts = Annotated[int, typer.Option(min=1, help="Number of held-out texts to explain; a verdict needs at least 30.")]
+Seeds = Annotated[str, typer.Option(help="Random seeds of the methods, separated by commas.")]
+Budget = Annotated[
+    float | None, typer.Option(help="Rows that each method may send through the model per text, forward and backward.")
+]
+Out = Annotated[Path, typer.Option(help="Folder for the result, its records and its report.")]
+Overrides = Annotated[
+    list[str] | None,
+    overrides(
+        "Options of a method or metric, such as surrogate-mask.steps=500, comprehensiveness.mode=delete, or of the "
+        "task, such as max_tokens=128, text_column=review."
+    ),
+]
+
 
 def benchmark(
     model: options.Model,
     data: options.Data,
-    methods: Annotated[
-        str, typer.Option(help="Names from `diffmask list methods`, separated by commas; 'random' is always added.")
-    ] = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out",
-    metrics: Annotated[
-        str, typer.Option(help="Names from `diffmask list metrics`, separated by commas.")
-    ] = "comprehensiveness",
-    texts: Annotated[
-        int, typer.Option(min=1, help="Number of held-out texts to explain; a verdict needs at least 30.")
-    ] = 200,
-    seeds: Annotated[str, typer.Option(help="Random seeds of the methods, separated by commas.")] = "0",
-    budget: Annotated[
-        float | None,
-        typer.Option(help="Rows that each method may send through the model per text, forward and backward."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the result, its records and its report.")] = Path("runs/board"),
+    methods: Methods = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out",
+    metrics: Metrics = "comprehensiveness",
+    texts: Texts = 200,
+    seeds: Seeds = "0",
+    budget: Budget = None,
+    out: Out = Path("runs/benchmark"),
     engine: options.EngineName = "serial",
     workers: options.Workers = None,
     quiet: options.Quiet = False,
@@ -39,13 +48,7 @@ def benchmark(
     jobs: options.JobCount = None,
     walltime: options.Walltime = None,
     interface: options.Interface = None,
-    choices: Annotated[
-        list[str] | None,
-        overrides(
-            "Options of a method or metric, such as surrogate-mask.steps=500, comprehensiveness.mode=delete, or of the "
-            "task, such as max_tokens=128, text_column=review."
-        ),
-    ] = None,
+    choices: Overrides = None,
 ) -> None:
     """Compare explanation methods on your classifier and your texts, with a table and a verdict.
 
@@ -64,19 +67,8 @@ def benchmark(
     serial = engine == "serial" and workers is None
     executor = None if serial else options.make_engine(engine, workers=workers, interface=interface, **cluster)
     names = methods.split(","), metrics.split(",")
-    task = {"model": model, "data": data}
-    _run(
-        task,
-        trust_remote_code,
-        names,
-        choices or [],
-        out,
-        quiet,
-        texts=texts,
-        seeds=seeds,
-        budget=budget,
-        executor=executor,
-    )
+    limits = {"texts": texts, "seeds": options.parse_seeds(seeds), "budget": budget, "executor": executor}
+    _run({"model": model, "data": data}, trust_remote_code, names, choices or [], out, quiet, **limits)
 
 
 def _run(
@@ -86,8 +78,6 @@ def _run(
     choices: list[str],
     out: Path,
     quiet: bool,
-    *,
-    seeds: str,
     **arguments: object,
 ) -> None:
     from diffmask.benchmarking.benchmark import benchmark as run_benchmark
@@ -102,7 +92,6 @@ def _run(
         replace(config, trust_remote_code=trust_remote_code),
         chosen_methods,
         chosen_metrics,
-        seeds=options.parse_seeds(seeds),
         out=out,
         view=options.progress_view(quiet),
         **arguments,  # type: ignore[arg-type]  # the arguments of `benchmark` by name
