@@ -105,7 +105,7 @@ class Meets(Number):
 
 
 def workspace_in(folder: Path) -> Workspace:
-    """A bench over the folder's store, of a task that nobody trains."""
+    """Return a workspace over the folder's store, of a task that nobody trains."""
     store = Store(folder / "store")
     store.root.mkdir(parents=True, exist_ok=True)
     return Workspace(store, ToyTaskConfig(rows=100, epochs=1), 0)

@@ -1,4 +1,4 @@
-"""A bench over a task that a test made, and a method whose scores a test wrote down."""
+"""A workspace of a task that a test made, and a method whose scores a test wrote down."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,5 +57,5 @@ class WrittenExplainer(Explainer):
 
 
 def workspace_of(task: Task, folder: Path, seed: int = 0) -> Workspace:
-    """A bench over that very task."""
+    """Return a workspace of that task."""
     return Workspace(Store(folder), Made(task=task), seed)
