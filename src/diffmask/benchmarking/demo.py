@@ -82,8 +82,8 @@ def _line(explanation: Explanation, check: HardMask) -> str:
     """Describe one sentence: the prediction, the words that are enough, and those that only earlier layers need."""
     dropped = [
         f"{word} (until {short_layer_name(layer)})"
-        for word, layer in zip(explanation.words, explanation.dropped_at(), strict=True)
-        if layer is not None and layer != explanation.layers[0]
+        for word, layer, kept in zip(explanation.words, explanation.dropped_at(), check.kept, strict=True)
+        if layer is not None and layer != explanation.layers[0] and not kept
     ]
     enough = explanation.verified.sentence if explanation.verified else "predicted, not verified"
     earlier = f"\n    needed by earlier layers only: {', '.join(dropped)}" if dropped else ""
