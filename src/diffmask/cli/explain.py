@@ -19,7 +19,7 @@ def explain(
         str | None, typer.Option(help="Path of the classifier, if it has moved since the explainer was fitted.")
     ] = None,
     verify: Annotated[
-        bool, typer.Option(help="Verify every row of the table on the model: about 20 masked copies per text.")
+        bool, typer.Option(help="Verify every row of the table on the model, with several masked copies per text.")
     ] = False,
     force: Force = False,
     trust_remote_code: TrustRemoteCode = False,

@@ -111,7 +111,7 @@ def explain_table(
 ) -> int:
     """Write the scores of every row of a table to `out` and return the number of rows.
 
-    With `verify` the words that are enough are searched for on the model, at about 20 masked copies per text.
+    With `verify` the words that are enough are searched for on the model, with several masked copies per text.
 
     A run with the same explainer, table and columns resumes after its finished shards. A run that was begun with others
     is refused. `force` starts again, and replaces a finished `out`. Of two runs on one `out`, the second waits.

@@ -14,7 +14,7 @@ from diffmask.core.verification.search import Kept, SearchConfig
 from diffmask.errors import InputError
 
 LayerPredictor = Callable[[Batch, Bool[Tensor, "row token"], str], Distribution]
-"""The model's answer under a mask of one layer, such as `Explainer.masked`."""
+"""The model's answer under a mask of one layer, such as `Explainer.predict_kept`."""
 
 
 @dataclass(frozen=True)
