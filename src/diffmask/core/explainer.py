@@ -169,8 +169,11 @@ class Explainer(nn.Module, ABC):
             raise TaskError("this explainer was not made by Method.fit: save it with diffmask.save_explainer")
         return self.config
 
-    def __call__(self, inputs: Any, *choices: Any, **named: Any) -> Any:
-        """Return the attribution of a batch, or the explanation of raw inputs such as texts, if the task reads them."""
+    def __call__(self, inputs: Any = None, *choices: Any, **named: Any) -> Any:
+        """Return the attribution of a batch, or the explanation of raw inputs such as texts, if the task reads them.
+
+        Named fields of one input, such as `question=` and `context=`, are passed on to the task.
+        """
         if isinstance(inputs, Batch):
             return super().__call__(inputs, *choices, **named)
         task = require(self.task, ExplainsInputs, f"explaining a {type(inputs).__name__}")
