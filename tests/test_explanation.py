@@ -167,14 +167,24 @@ def test_nothing_of_the_text_is_markup_on_the_page(explainer: Explainer) -> None
     assert found._repr_html_() == found.to_html()
 
 
+def _pieces(explanation: Explanation) -> list[tuple[str, bool]]:
+    """The text in pieces, and whether each is a word that is kept."""
+    end, pieces = 0, []
+    for unit, kept in zip(explanation.units, explanation.hard_mask().kept, strict=True):
+        pieces += [(TEXT[end : unit.span[0]], False), (unit.text, kept)]
+        end = unit.span[1]
+    return [*pieces, (TEXT[end:], False)]
+
+
 def test_the_terminal_shows_every_word_its_layers_and_the_check(explanation: Explanation) -> None:
     out = io.StringIO()
     print_heatmap(explanation.heatmap(), Console(file=out, width=120))
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("Prediction: LABEL_")
-    assert lines[1].split() == ["E", "1", "2", "out"]
+    assert lines[2] == "".join(f"[{word}]" if kept else word for word, kept in _pieces(explanation))
+    assert lines[4].split() == ["E", "1", "2", "out"]
     assert explanation.by_layer is not None
-    row = next(line for line in lines if line.startswith("enjoyable"))
+    row = next(line for line in lines[4:] if line.startswith("enjoyable"))
     assert [float(cell) for cell in row.split()[1:]] == pytest.approx(explanation.by_layer[:, 4].tolist(), abs=0.006)
     assert f"KL(original || masked) = {explanation.hard_mask().divergence:.3f} nats" in out.getvalue()
 

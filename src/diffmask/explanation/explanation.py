@@ -10,9 +10,19 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.heatmap import Heatmap, short_layer_name
-from diffmask.explanation.text_units import Span, Token, Unit, group_tokens, max_over_tokens, sentence_spans, word_spans
+from diffmask.explanation.heatmap import Heatmap, describe_columns, short_layer_name
+from diffmask.explanation.text_units import (
+    Span,
+    Token,
+    Unit,
+    group_tokens,
+    max_over_tokens,
+    sentence_spans,
+    unit_gaps,
+    word_spans,
+)
 from diffmask.explanation.verified_set import VerifiedSet
+from diffmask.results.formatting import format_decimal
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class HardMask:
         if not self.kept:
             return "No word can be masked."
         erased = len(self.kept) - sum(self.kept)
-        effect = f"KL(original || masked) = {self.divergence:.3f} nats"
+        effect = f"KL(original || masked) = {format_decimal(self.divergence, 3)} nats"
         return f"Without {erased} of {len(self.kept)} words the model predicts {self.prediction}; {effect}."
 
 
@@ -176,13 +186,15 @@ class Explanation:
             kept=checks[-1].kept,
             masked=tuple(check.masked_share for check in checks),
             divergences=tuple(check.divergence for check in checks),
+            gaps=unit_gaps(self.text, self.pair, self.units),
+            legend=self._legend(),
         )
 
     def show(self, threshold: float | None = None) -> None:
-        """Print the heat map of words and layers."""
-        from diffmask.explanation.heatmap import print_heatmap
+        """Print the coloured sentence and the heat map of words and layers; in a notebook, display them as HTML."""
+        from diffmask.explanation.heatmap import show_heatmap
 
-        print_heatmap(self.heatmap(threshold))
+        show_heatmap(self.heatmap(threshold))
 
     def to_html(self, threshold: float | None = None) -> str:
         """Return the heat map as an HTML fragment that reads on light and dark pages."""
@@ -211,7 +223,16 @@ class Explanation:
         if self.by_layer is not None:
             return tuple(tuple(row) for row in self.by_layer.T.tolist())
         top = max((abs(score) for score in self.scores.tolist()), default=0.0) or 1.0
-        return tuple((max(score / top, 0.0),) for score in self.scores.tolist())
+        return tuple((score / top,) for score in self.scores.tolist())
+
+    def _legend(self) -> str:
+        """Say what the columns, the numbers and the marks of the picture are."""
+        marked = "Underlined or [bracketed] words are kept."
+        if self.by_layer is None:
+            return f"score: by {self.method}, divided by the largest; below 0, the word speaks against. {marked}"
+        numbers = "Numbers: how much a layer needs the word, 0 to 1; above .5 it is kept"
+        rows = "masked %: share of the words erased; KL: change of the prediction by that, in nats"
+        return f"{describe_columns(self.layers)} {numbers}. {rows}. {marked}"
 
     def _layered(self) -> Float[Tensor, "layer unit"]:
         if self.by_layer is None:

@@ -108,6 +108,24 @@ def group_tokens(text: str, spans: Sequence[Span], tokens: Sequence[Token], segm
     return units
 
 
+def unit_gaps(text: str, pair: str | None, units: Sequence[Unit]) -> tuple[str, ...]:
+    """Return the text before each unit and after the last one; a line break separates the two texts of a pair.
+
+    >>> unit_gaps("So, so good!", None, [Unit("so", (4, 6), 0, (0,)), Unit("good", (7, 11), 0, (1,))])
+    ('So, ', ' ', '!')
+    """
+    texts = (text, pair or "")
+    gaps, segment, end = [], 0, 0
+    for unit in units:
+        if unit.segment == segment:
+            gaps.append(texts[segment][end : unit.span[0]])
+        else:
+            gaps.append(f"{texts[0][end:]}\n{texts[1][: unit.span[0]]}")
+        segment, end = unit.segment, unit.span[1]
+    rest = texts[segment][end:] + (f"\n{texts[1]}" if segment == 0 and pair else "")
+    return (*gaps, rest)
+
+
 def _merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Sort spans and merge overlapping ones."""
     merged: list[Span] = []

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from diffmask.results.formatting import format_decimal
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerifiedSet:
@@ -55,4 +57,4 @@ class VerifiedSet:
 
 def _short(value: float) -> str:
     """Return a number without its leading zero: .031, .1, 1.2."""
-    return f"{value:.3f}".rstrip("0").rstrip(".").removeprefix("0") or "0"
+    return format_decimal(value, 3).rstrip("0").rstrip(".").removeprefix("0") or "0"

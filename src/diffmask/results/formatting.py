@@ -24,6 +24,15 @@ def format_number(value: int | float, digits: int = 3) -> str:
     return f"−{text}" if value < 0 else text
 
 
+def format_decimal(value: int | float, digits: int) -> str:
+    """Format a number with a fixed number of decimals; what rounds to zero has no sign.
+
+    >>> format_decimal(-0.0004, 2), format_decimal(-0.25, 2), format_decimal(1.005, 1)
+    ('0.00', '-0.25', '1.0')
+    """
+    return f"{round(value, digits) + 0.0:.{digits}f}"
+
+
 def format_interval(low: int | float, high: int | float) -> str:
     """Format an interval.
 
@@ -54,18 +63,23 @@ def format_count(value: int | float) -> str:
 def format_duration(seconds: int | float) -> str:
     """Format a duration in a suitable unit.
 
-    >>> [format_duration(seconds) for seconds in (0, 0.0001, 0.014, 1.21, 95.2, 400, 1500, 7300)]
-    ['0 s', '0.1 ms', '14 ms', '1.2 s', '95 s', '6.7 min', '25 min', '2.0 h']
+    >>> [format_duration(seconds) for seconds in (0, 0.0001, 0.014, 1.21, 95.2, 99.8, 400, 1500, 7300)]
+    ['0 s', '0.1 ms', '14 ms', '1.2 s', '95 s', '100 s', '6.7 min', '25 min', '2.0 h']
     """
     if not seconds:
         return "0 s"
     if seconds < 0.1:
-        return f"{1000 * seconds:.2g} ms"
+        return f"{_two_digits(1000 * seconds)} ms"
     if seconds < 100:
-        return f"{seconds:.2g} s"
+        return f"{_two_digits(seconds)} s"
     if seconds < 3600:
         return f"{seconds / 60:.1f} min" if seconds < 600 else f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def _two_digits(value: float) -> str:
+    """Return two significant digits, never in exponential notation: 99.8 is 100, not 1e+02."""
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 
 
 def join_names(names: Sequence[str]) -> str:

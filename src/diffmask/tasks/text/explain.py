@@ -16,7 +16,7 @@ from diffmask.core.verification.masks import TextUnits, VerifiedMasks
 from diffmask.core.verification.masks import verify as verify_units
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation, Prediction, split_units
-from diffmask.explanation.text_units import ReadRow, Token, Unit
+from diffmask.explanation.text_units import ReadRow, Token, Unit, unit_gaps
 from diffmask.explanation.verified_set import VerifiedSet
 from diffmask.tasks.text.encoding import EncodedBatch
 
@@ -117,17 +117,8 @@ def row_words(example: Example, encoded: EncodedBatch, row: int) -> ReadRow:
     positions = token_positions(encoded, [row])
     columns = [column for where in positions.values() for _, column in where]
     units = split_units(example.text, example.pair, tuple(positions), "word")
-    gaps, segment, end = [], 0, 0
-    texts = (example.text, example.pair or "")
-    for unit in units:
-        if unit.segment == segment:
-            gaps.append(texts[segment][end : unit.span[0]])
-        else:
-            gaps.append(f"{texts[0][end:]}\n{texts[1][: unit.span[0]]}")
-        segment, end = unit.segment, unit.span[1]
-    rest = texts[segment][end:] + (f"\n{texts[1]}" if segment == 0 and example.pair else "")
     word_columns = tuple(tuple(columns[token] for token in unit.tokens) for unit in units)
-    return ReadRow(tuple(unit.text for unit in units), (*gaps, rest), word_columns)
+    return ReadRow(tuple(unit.text for unit in units), unit_gaps(example.text, example.pair, units), word_columns)
 
 
 def _explanation(text: _TextRows, logits: Float[Tensor, "row feature"], attribution: Attribution) -> Explanation:
