@@ -46,7 +46,9 @@ class HasAttention(Protocol):
 class ExplainsInputs(Protocol):
     """A task that encodes raw inputs, such as texts, and explains them one by one."""
 
-    def explain(self, explainer: Any, inputs: Any, *, verify: bool = True) -> Any:
+    def explain(
+        self, explainer: Any, inputs: Any = None, *, target: Any = None, verify: bool = True, **named: Any
+    ) -> Any:
         """Return the explanation of one input, or a list of explanations for a list of inputs."""
 
 

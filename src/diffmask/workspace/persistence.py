@@ -4,7 +4,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +15,9 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.task import Task
 from diffmask.errors import StoreError
-from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.encoding import TextEncodingConfig
-from diffmask.tasks.text.pretrained import load_classifier
+from diffmask.tasks.text.known_tasks import text_task_class
+from diffmask.tasks.text.pretrained import load_model
+from diffmask.tasks.text.task import TextTask
 from diffmask.workspace.workspace import explainer_artefact, require_model, restore
 
 KIND = "explainer"
@@ -87,7 +86,7 @@ def load_explainer(
 ) -> Explainer:
     """Load an explainer from its folder or hub id for the model that it was fitted to; another model is refused.
 
-    `model` is a task, a classifier with its tokenizer, or a classifier's folder or hub id. Without it, the model is
+    `model` is a task, a model with its tokenizer, or a model's folder or hub id. Without it, the model is
     loaded from the path that the explainer remembers. `trust_remote_code` allows Python code of the model's repository.
     """
     home = find_explainer(folder)
@@ -127,31 +126,33 @@ def find_explainer(name: str | Path) -> Path:
 
 
 def _text_notes(task: Task, home: Path) -> dict[str, Any]:
-    """Return how a text task encodes texts, and the path of its model relative to the explainer's folder."""
-    if not isinstance(task, TextClassification):
+    """Return a text task's name and encoding, and the path of its model relative to the explainer's folder."""
+    if not isinstance(task, TextTask):
         return {}
     name = task.model.config.name_or_path
-    reading = task.text_encoder.config
-    choices = {name: getattr(reading, name) for name in asdict(TextEncodingConfig())}
-    return {"reading": choices, "model": os.path.relpath(name, home) if name and Path(name).is_dir() else name}
+    path = os.path.relpath(name, home) if name and Path(name).is_dir() else name
+    return {"task": task.name, "reading": task.reading_choices(), "model": path}
 
 
 def _text_task(
     notes: Mapping[str, Any], home: Path, model: nn.Module | str | Path | None, tokenizer: Any, trust_remote_code: bool
-) -> TextClassification:
+) -> TextTask:
     if "reading" not in notes:
-        raise StoreError(f"{home} was not fitted to a text classifier; load it with its task")
+        raise StoreError(f"{home} was not fitted to a task on texts; load it with its task")
     remembered = home / notes["model"] if notes["model"] else home
     source = model if model is not None else remembered if remembered.is_dir() else notes["model"]
-    classifier = load_classifier(source, tokenizer, trust_remote_code=trust_remote_code)
-    return TextClassification(*classifier, encoding=TextEncodingConfig(**notes["reading"]))
+    kind = text_task_class(notes.get("task", "text-classification"))
+    loaded = load_model(
+        kind.auto_class, source, tokenizer, wanted_by=kind.__name__, trust_remote_code=trust_remote_code
+    )
+    return kind(*loaded, encoding=kind.encoding_class(**notes["reading"]))
 
 
 def _build(method: Method, task: Task) -> Explainer:
     """Build an explainer whose weights are loaded next; without training rows, one placeholder row serves."""
-    if "train" in task.data or not isinstance(task, TextClassification):
+    if "train" in task.data or not isinstance(task, TextTask):
         return method.build(task, seed=0)
-    task.data["train"] = task.encode(["."])
+    task.data["train"] = task.encode([task.placeholder])
     try:
         return method.build(task, seed=0)
     finally:

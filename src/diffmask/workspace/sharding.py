@@ -33,8 +33,7 @@ from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.verified_set import VerifiedSet
 from diffmask.results.records import atomic_write, write_json
-from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.explain import explain_examples
+from diffmask.tasks.text.task import TextTask
 
 
 @dataclass(frozen=True)
@@ -214,9 +213,9 @@ def explain_rows(
 ) -> list[dict[str, Any]]:
     """Return the columns of some rows of a table; `first` is the number of the first row."""
     task = explainer.task
-    if not isinstance(task, TextClassification):
-        raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a text classifier")
-    explanations = explain_examples(task, explainer, rows, verify=verify)
+    if not isinstance(task, TextTask):
+        raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a task on texts")
+    explanations = task.explain_examples(explainer, rows, verify=verify)
     return [
         _columns(first + number, row, explanation)
         for number, (row, explanation) in enumerate(zip(rows, explanations, strict=True))

@@ -15,6 +15,7 @@ from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import FineTuningSource, load_classifier
+from diffmask.tasks.text.task import TextTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +122,8 @@ class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
 
     def train(self, task: Task, seed: int) -> None:
         """Fine-tune all weights."""
-        if not isinstance(task, TextClassification):
-            raise TaskError(f"{type(task).__name__} is not a text classification; build it with this config")
+        if not isinstance(task, TextTask):
+            raise TaskError(f"{type(task).__name__} is not a task on texts; build it with this config")
         self.fine_tune(task, seed)
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import average, divergence
+from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
 from diffmask.core.verification.masks import TextUnits, VerifiedMasks
 from diffmask.core.verification.masks import verify as verify_units
@@ -21,7 +22,7 @@ from diffmask.explanation.verified_set import VerifiedSet
 from diffmask.tasks.text.encoding import EncodedBatch
 
 if TYPE_CHECKING:
-    from diffmask.tasks.classification import TextClassification
+    from diffmask.tasks.text.task import TextTask
 
 DEFAULT_MARGIN = 0.1
 """Largest KL(original || masked) of a verified set, in nats, for methods without a margin of their own."""
@@ -33,7 +34,7 @@ Positions = dict[Token, list[tuple[int, int]]]
 
 
 def explain_examples(
-    task: "TextClassification", explainer: Explainer, examples: Sequence[Example], *, verify: bool = False
+    task: "TextTask", explainer: Explainer, examples: Sequence[Example], *, verify: bool = False
 ) -> list[Explanation]:
     """Return one explanation per text; with `verify` the words that are enough are searched for on the model."""
     if not examples:
@@ -56,7 +57,7 @@ def explain_examples(
 class _TextRows:
     """Text with the rows that it was encoded as."""
 
-    task: "TextClassification"
+    task: "TextTask"
     explainer: Explainer
     example: Example
     encoded: EncodedBatch
@@ -90,7 +91,12 @@ class _TextRows:
         with torch.no_grad():
             original = self.task.predict(batch)
             masked = self.explainer.predict_kept(batch, keep, layer)
-        return float(divergence(original, masked).mean()), self.task.head.predictions(average(masked))[0]
+        return float(divergence(original, masked).mean()), self.prediction(masked)
+
+    def prediction(self, answer: Distribution) -> Prediction:
+        """Return the prediction of the text, given the answers of its rows."""
+        encodings = [self.encoded.encodings[row] for row in self.rows]
+        return self.task.prediction(answer, self.example, encodings)
 
 
 def token_positions(encoded: EncodedBatch, rows: Sequence[int]) -> Positions:
@@ -121,16 +127,15 @@ def row_words(example: Example, encoded: EncodedBatch, row: int) -> ReadRow:
     return ReadRow(tuple(unit.text for unit in units), unit_gaps(example.text, example.pair, units), word_columns)
 
 
-def _explanation(text: _TextRows, logits: Float[Tensor, "row feature"], attribution: Attribution) -> Explanation:
+def _explanation(text: _TextRows, logits: Float[Tensor, "row *feature"], attribution: Attribution) -> Explanation:
     positions = text.positions
     tokens = tuple(positions)
     rows = torch.tensor(text.rows)
-    head = text.task.head
     by_layer = None if attribution.by_layer is None else _max_over_rows(attribution.by_layer[rows], positions)
     return Explanation(
         text=text.example.text,
         pair=text.example.pair,
-        prediction=head.predictions(average(head.distribution(logits[rows])))[0],
+        prediction=text.prediction(text.task.distribution(logits[rows])),
         tokens=tokens,
         units=split_units(text.example.text, text.example.pair, tokens, "word"),
         token_scores=_max_over_rows(attribution.scores[rows], positions),
@@ -145,7 +150,7 @@ def _explanation(text: _TextRows, logits: Float[Tensor, "row feature"], attribut
 def verified_sets(
     texts: Sequence[_TextRows],
     units: Sequence[tuple[Unit, ...]],
-    logits: Float[Tensor, "row feature"],
+    logits: Float[Tensor, "row *feature"],
     attribution: Attribution,
 ) -> list[VerifiedSet]:
     """Search the smallest sufficient set of units of each text, all texts together."""
@@ -154,7 +159,7 @@ def verified_sets(
     masks = verify_units(
         lambda batch, kept: explainer.predict_kept(batch, kept, None),
         texts[0].encoded.batch,
-        texts[0].task.head.distribution(logits),
+        texts[0].task.distribution(logits),
         attribution.scores,
         [text.units(text_units) for text, text_units in zip(texts, units, strict=True)],
         margin,

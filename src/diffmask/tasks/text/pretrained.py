@@ -1,11 +1,11 @@
-"""Load a Hugging Face classifier and its tokenizer, and rebuild the untrained classifier that it was fine-tuned from.
+"""Load a Hugging Face model and its tokenizer, and rebuild the untrained model that it was fine-tuned from.
 
 No function here runs Python code of a model repository unless the caller passes `trust_remote_code=True`. That choice
 is never read from a file.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields
@@ -27,31 +27,61 @@ def load_classifier(
     model: str | Path | nn.Module, tokenizer: Any = None, *, trust_remote_code: bool = False
 ) -> tuple[Any, Any]:
     """Return a sequence classifier and its tokenizer; a name is a folder or a hub id."""
+    return load_model(
+        "AutoModelForSequenceClassification",
+        model,
+        tokenizer,
+        wanted_by="TextClassification",
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def load_model(
+    auto_class: str,
+    model: str | Path | nn.Module,
+    tokenizer: Any = None,
+    *,
+    wanted_by: str,
+    trust_remote_code: bool = False,
+) -> tuple[Any, Any]:
+    """Return a model with the head of an auto class of `transformers`, and its tokenizer."""
     if isinstance(model, nn.Module):
         if tokenizer is None:
-            raise InputError(f"{type(model).__name__} came without its tokenizer; give TextClassification both")
-        classifier: Any = model
+            raise InputError(f"{type(model).__name__} came without its tokenizer; give {wanted_by} both")
+        loaded: Any = model
     else:
-        classifier = _load_trained(model, trust_remote_code)
+        loaded = _load_trained(auto_class, model, trust_remote_code)
     name = model if tokenizer is None else tokenizer
     if isinstance(name, str | Path):
-        return classifier, load_tokenizer(name, trust_remote_code=trust_remote_code)
-    return classifier, tokenizer
+        return loaded, load_tokenizer(name, trust_remote_code=trust_remote_code)
+    return loaded, tokenizer
 
 
-def _load_trained(name: str | Path, trust_remote_code: bool) -> Any:
-    """Load a classifier and refuse a model whose head would be random."""
-    from transformers import AutoModelForSequenceClassification
-
-    classifier, report = _from_pretrained(
-        AutoModelForSequenceClassification, name, trust_remote_code=trust_remote_code, output_loading_info=True
+def _load_trained(auto_class: str, name: str | Path, trust_remote_code: bool) -> Any:
+    """Load a model and refuse one whose head would be random."""
+    model, report = _from_pretrained(
+        _auto_class(auto_class), name, trust_remote_code=trust_remote_code, output_loading_info=True
     )
     if report["missing_keys"]:
+        head = "classifier" if auto_class == "AutoModelForSequenceClassification" else f"{type(model).__name__} head"
         raise InputError(
-            f"'{name}' has no trained classifier: {', '.join(sorted(report['missing_keys']))} would be random; "
+            f"'{name}' has no trained {head}: {', '.join(sorted(report['missing_keys']))} would be random; "
             f"train one with `diffmask train --model {name} --data ... --out ...`"
         )
-    return classifier
+    return model
+
+
+def _auto_class(name: str) -> Any:
+    import transformers
+
+    return getattr(transformers, name)
+
+
+def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
+    """Return the configuration of a model's folder or hub id."""
+    from transformers import AutoConfig
+
+    return _from_pretrained(AutoConfig, name, trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
@@ -154,18 +184,24 @@ class FineTuningSource:
         return {"encoder": None if self.encoder is None else str(self.encoder), **asdict(self.tuning)}
 
     def init_classifier(self, names: Sequence[str], problem_type: str | None, seed: int) -> Any:
-        """Return the encoder with an untrained head; its configuration states this source."""
-        from transformers import AutoModelForSequenceClassification
+        """Return the encoder with an untrained classifier; its configuration states this source."""
+        return self.init_model(
+            "AutoModelForSequenceClassification",
+            seed,
+            num_labels=len(names),
+            id2label=dict(enumerate(names)),
+            label2id={name: index for index, name in enumerate(names)},
+            problem_type=problem_type,
+        )
 
+    def init_model(self, auto_class: str, seed: int, **options: Any) -> Any:
+        """Return the encoder with an untrained head of an auto class; its configuration states this source."""
         with seeded(seed, "classifier"):
             model = _from_pretrained(
-                AutoModelForSequenceClassification,
+                _auto_class(auto_class),
                 packaged_encoder(str(self.encoder)),
                 trust_remote_code=self.trust_remote_code,
-                num_labels=len(names),
-                id2label=dict(enumerate(names)),
-                label2id={name: index for index, name in enumerate(names)},
-                problem_type=problem_type,
+                **options,
             )
         setattr(model.config, CONFIG_KEY, self.to_dict())
         return model
@@ -174,8 +210,8 @@ class FineTuningSource:
         """Return the tokenizer of the encoder."""
         return load_tokenizer(packaged_encoder(str(self.encoder)), trust_remote_code=self.trust_remote_code)
 
-    def untrained_copy(self, model: Any, tokenizer: Any, names: Sequence[str], seed: int) -> Any:
-        """Return the classifier before its fine-tuning: the encoder with a new head, or its own body if unknown."""
+    def untrained_copy(self, model: Any, tokenizer: Any, init: Callable[[], Any], seed: int) -> Any:
+        """Return the model before its fine-tuning: what `init` makes of the encoder, or its own body if unknown."""
         if self.encoder is None:
             return reset_head(model, seed)
         if self.load_tokenizer().get_vocab() != tokenizer.get_vocab():
@@ -183,7 +219,7 @@ class FineTuningSource:
                 f"the encoder '{self.encoder}' has another vocabulary than the classifier; give the encoder that it "
                 "was fine-tuned from"
             )
-        return self.init_classifier(names, model.config.problem_type, seed).to(next(model.parameters()).device)
+        return init().to(next(model.parameters()).device)
 
 
 def reset_head(model: nn.Module, seed: int) -> nn.Module:
