@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.errors import InputError, nearest
+from diffmask.explanation.aggregate import ScoredText, to_frame
 from diffmask.explanation.heatmap import Heatmap, describe_columns, short_layer_name
 from diffmask.explanation.text_units import (
     Span,
@@ -173,6 +174,33 @@ class Explanation:
             },
             "verified": None if self.verified is None else self.verified.to_dict(),
         }
+
+    def scored_text(self) -> ScoredText:
+        """Return words, scores as in pictures, the verified set and the layers that drop words, for `aggregate`."""
+        return ScoredText(
+            group=self.prediction.label,
+            words=self.words,
+            scores=self.scores.tolist() if self.by_layer is not None else [row[0] for row in self._values()],
+            kept=None if self.verified is None else self.verified.kept,
+            dropped_at=None if self.by_layer is None else self.dropped_at(),
+        )
+
+    def word_columns(self) -> dict[str, list[Any]]:
+        """Return one list per column of `to_pandas`."""
+        layers = {} if self.by_layer is None else dict(zip(self.layers, self.by_layer.tolist(), strict=True))
+        return {
+            "word": list(self.words),
+            "segment": [unit.segment for unit in self.units],
+            "start": [unit.span[0] for unit in self.units],
+            "end": [unit.span[1] for unit in self.units],
+            "score": self.scores.tolist(),
+            **({} if self.verified is None else {"enough": list(self.verified.kept)}),
+            **layers,
+        }
+
+    def to_pandas(self) -> Any:
+        """Return a data frame with one row per word: its place in the text, its scores and whether it is enough."""
+        return to_frame(self.word_columns())
 
     def heatmap(self, threshold: float | None = None) -> Heatmap:
         """Collect words, scores per layer and the measured effect of each layer's hard mask."""

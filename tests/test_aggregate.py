@@ -1,0 +1,77 @@
+"""Explanations of many texts by class: words, positions and layers, with intervals and counts."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from diffmask.errors import InputError
+from diffmask.explanation.aggregate import ScoredText, aggregate
+
+TEXTS = [
+    ScoredText(group="pos", words=["Good", "film", "good"], scores=[0.8, 0.1, 0.4], kept=[True, False, False],
+               dropped_at=[None, "embedding", "block1"]),
+    ScoredText(group="pos", words=["a", "good", "plot"], scores=[0.0, 1.0, 0.3], kept=[False, True, False],
+               dropped_at=["embedding", None, "embedding"]),
+    ScoredText(group="neg", words=["good"], scores=[-0.5]),
+    ScoredText(group="neg", words=["good", "mess"], scores=[-0.7, 0.9]),
+]  # fmt: skip
+
+
+def test_a_word_has_the_mean_over_texts_with_its_interval_and_counts() -> None:
+    row = aggregate(TEXTS).top("pos")[0]
+    # Text 1: (0.8 + 0.4) / 2 = 0.6; text 2: 1.0. Mean 0.8, standard error 0.2, t(1) = 12.706.
+    assert (row.key, row.count, row.texts) == ("good", 3, 2)
+    assert row.mean == pytest.approx(0.8)
+    assert (row.low, row.high) == pytest.approx((0.8 - 12.706 * 0.2, 0.8 + 12.706 * 0.2))
+    assert row.kept == pytest.approx(2 / 3)
+
+
+def test_rare_words_are_left_out_unless_asked_for() -> None:
+    assert [row.key for row in aggregate(TEXTS).rows] == ["good", "good"]
+    rare = aggregate(TEXTS, min_texts=1).top("neg")
+    assert {row.key: row.low for row in rare if row.texts == 1} == {"mess": None}
+
+
+def test_positions_are_fifths_of_the_text() -> None:
+    rows = aggregate(TEXTS, by="position", min_texts=1).top("pos")
+    means = {row.key: row.mean for row in rows}
+    assert means == pytest.approx({"first fifth": 0.4, "second fifth": 0.55, "fourth fifth": 0.35})
+
+
+def test_layers_count_the_share_of_words_that_they_drop() -> None:
+    rows = aggregate(TEXTS[:2], by="layer").rows
+    shares = {row.key: row.mean for row in rows}
+    assert list(shares) == ["embedding", "block1", "never"]
+    assert shares == pytest.approx({"embedding": (1 / 3 + 2 / 3) / 2, "block1": 1 / 6, "never": 1 / 3})
+
+
+def test_a_function_gives_the_key() -> None:
+    rows = aggregate(TEXTS, by=lambda word: "long" if len(word) > 3 else "short").top("pos")
+    assert {row.key for row in rows} == {"long"}
+
+
+def test_tables_files_and_figures_hold_the_rows(tmp_path: Path) -> None:
+    found = aggregate(TEXTS, min_texts=1)
+    found.to_csv(tmp_path / "words.csv")
+    with (tmp_path / "words.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["group"], row["key"], float(row["mean"])) for row in rows] == [
+        (row.group, row.key, row.mean) for row in found.rows
+    ]
+    assert found.to_pandas()["texts"].tolist() == [row.texts for row in found.rows]
+    assert "neg (2 texts)" in str(found) and "[−1.7" in str(found)
+    figure = found.plot()
+    assert [axes.get_title() for axes in figure.axes] == ["neg (2 texts)", "pos (2 texts)"]
+    assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == [row.key for row in found.top("pos")]
+
+
+def test_what_cannot_be_aggregated_says_why() -> None:
+    with pytest.raises(InputError, match="no explanations"):
+        aggregate([])
+    with pytest.raises(InputError, match="by='words': nearest: 'word'"):
+        aggregate(TEXTS, by="words")
+    with pytest.raises(InputError, match="needs scores per layer"):
+        aggregate(TEXTS[2:], by="layer")
+    with pytest.raises(InputError, match="no group 'post'; nearest: 'pos'"):
+        aggregate(TEXTS).top("post")
