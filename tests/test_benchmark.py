@@ -15,11 +15,11 @@ import diffmask as dm
 from diffmask.benchmarking.benchmark import SHARD_SIZE
 from diffmask.benchmarking.config import BenchmarkConfig, sort_overrides
 from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, pilot_run, within_budget
-from diffmask.benchmarking.result_builder import agreement_table, describe_metrics
 from diffmask.core.store import Store
 from diffmask.errors import ConfigError, InputError, StoreError
 from diffmask.experiments.executors.local import ProcessExecutor, SerialExecutor
 from diffmask.experiments.experiment import MeasureNode
+from diffmask.experiments.result_builder import agreement_table, describe_metrics
 from diffmask.methods.diffmask.gated import DiffMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.metrics.faithfulness import Comprehensiveness
@@ -71,8 +71,8 @@ def test_the_board_has_every_method_and_a_random_order(folder: Path) -> None:
 def test_what_is_saved_is_what_is_loaded(folder: Path, tmp_path: Path) -> None:
     board = BenchmarkResult.load(folder)
     assert BenchmarkResult.load(board.save(tmp_path).parent) == board
-    assert json.loads((folder / "board.json").read_text())["title"] == board.title
-    with pytest.raises(InputError, match=r"board\.json is missing"):
+    assert json.loads((folder / "results.json").read_text())[0]["title"] == board.title
+    with pytest.raises(InputError, match=r"results\.json is missing"):
         BenchmarkResult.load(tmp_path / "nowhere")
 
 
@@ -301,7 +301,6 @@ def test_texts_have_words_gaps_and_a_score_a_word(text_board: BenchmarkResult) -
 
 
 def test_the_report_is_written_where_it_can_be(text_board: BenchmarkResult, tmp_path: Path) -> None:
-    pytest.importorskip("diffmask.report.benchmark_page", reason="the page of a board is not there yet")
     assert text_board.to_html(tmp_path / "report.html").stat().st_size > 1000
 
 
@@ -333,7 +332,7 @@ def test_processes_give_the_numbers_of_the_serial_engine_and_write_the_same_file
     for name in ("serial", "processes"):
         files = {path.name for path in (tmp_path / name).iterdir()}
         assert {
-            "board.json",
+            "results.json",
             "records.jsonl",
             "summary.json",
             "manifest.json",

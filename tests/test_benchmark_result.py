@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diffmask.errors import InputError
-from diffmask.results.benchmark_result import BenchmarkResult
+from diffmask.results.benchmark_result import BenchmarkResult, load_results, save_results
 from diffmask.results.records import to_plain
 from support.board import synthetic_board
 from support.hostile import SCRIPT, hostile_board
@@ -34,21 +34,25 @@ def test_numbers_without_a_word_in_json_come_back(board: BenchmarkResult, tmp_pa
 
 def test_what_a_later_version_adds_is_passed_over(board: BenchmarkResult, tmp_path: Path) -> None:
     file = board.save(tmp_path)
-    file.write_text(json.dumps({**json.loads(file.read_text()), "weather": "fine"}))
+    file.write_text(json.dumps([{**json.loads(file.read_text())[0], "weather": "fine"}]))
     assert BenchmarkResult.load(tmp_path).title == board.title
 
 
 def test_a_missing_truncated_or_other_file_is_named(board: BenchmarkResult, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"board\.json is missing"):
+    with pytest.raises(InputError, match=r"results\.json is missing"):
         BenchmarkResult.load(tmp_path)
     file = board.save(tmp_path)
     whole = file.read_text()
     file.write_text(whole[:-9])
-    with pytest.raises(InputError, match=r"board\.json is no benchmark result: .*JSON"):
+    with pytest.raises(InputError, match=r"results\.json holds no results: .*JSON"):
         BenchmarkResult.load(tmp_path)
-    file.write_text(json.dumps({**json.loads(whole), "metrics": [{"name": "flip"}]}))
+    file.write_text(json.dumps([{**json.loads(whole)[0], "metrics": [{"name": "flip"}]}]))
     with pytest.raises(InputError, match=r"metrics\.0\.title: Field required"):
         BenchmarkResult.load(tmp_path)
+    save_results(tmp_path, [board, board])
+    with pytest.raises(InputError, match="has 2 results; read them with load_results"):
+        BenchmarkResult.load(tmp_path)
+    assert [result.title for result in load_results(tmp_path)] == [board.title, board.title]
 
 
 def test_print_shows_verdict_limits_means_intervals_and_ties(board: BenchmarkResult) -> None:

@@ -79,5 +79,5 @@ def test_a_mistake_is_one_line_on_standard_error(
         main()
     assert stopped.value.code == 2
     shown = capsys.readouterr()
-    assert "summary.json is missing" in shown.err
+    assert "results.json is missing" in shown.err
     assert shown.err.count("\n") == 1

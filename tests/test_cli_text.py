@@ -51,7 +51,7 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
         "benchmark", "--model", "clf", "--data", "reviews.csv", "--methods", "gradient", "--out", "run", *columns
     )
     assert "forecast: about" in compared and "No verdict" in compared and "gradient" in compared
-    assert (home / "run" / "board.json").is_file()
+    assert (home / "run" / "results.json").is_file()
     fast = ["--method", "amortised", "--teacher", "leave-one-out", "--teacher", "gradient", "--budget", "16 texts"]
     run("fit", "--model", "clf", "--data", "reviews.csv", "--out", "fast", *fast, "width=8", "held_out=8", *columns)
     assert "film" in run("explain", "fast", "--text", "the film is good")
@@ -153,7 +153,7 @@ def test_the_benchmark_runs_on_processes_from_the_command_line(home: Path) -> No
     word_pieces().save_pretrained(home / "clf")
     words = ["--model", "clf", "--data", "reviews.csv", "text_column=review", "label_column=stars", "--texts", "12"]
     run("benchmark", *words, "--methods", "gradient", "--engine", "processes", "--workers", "2", "--out", "run")
-    assert {"board.json", "manifest.json", "report.html", "records.jsonl"} <= {
+    assert {"results.json", "manifest.json", "report.html", "records.jsonl"} <= {
         file.name for file in (home / "run").iterdir()
     }
 

@@ -70,4 +70,4 @@ def test_the_packaged_encoder_is_trained_explained_and_compared(tmp_path: Path) 
         "leave-one-out",
         "surrogate-mask",
     }
-    assert (tmp_path / "board.json").is_file()
+    assert (tmp_path / "results.json").is_file()

@@ -17,6 +17,7 @@ from diffmask.core.store import Artefact, Store, read_artefact, write_artefact
 from diffmask.errors import ConfigError, RunError
 from diffmask.experiments.experiment import Experiment, FitNode, MeasureNode, TrainNode
 from diffmask.experiments.run import run_experiment
+from diffmask.results.benchmark_result import load_results
 from diffmask.results.records import read_jsonl
 from support.small import SMALL
 
@@ -69,6 +70,22 @@ def test_the_manifest_holds_versions_seeds_and_the_experiment_in_full(finished: 
     assert manifest["seeds"] == [0, 1]
     assert "torch" in manifest["versions"]
     assert Experiment.from_dict(manifest["experiment"]) == Experiment.from_dict(SMALL)
+
+
+def test_a_run_has_a_result_per_task_compared_at_the_last_site(finished: Path) -> None:
+    (result,) = load_results(finished)
+    assert [metric.name for metric in result.metrics][:2] == ["kl_to_truth", "js_to_truth"]
+    assert result.verdict and result.texts
+    summary = json.loads((finished / "summary.json").read_text())
+    (hidden,) = (
+        entry["mean"]
+        for entry in summary
+        if entry["method"].startswith("diffmask") and (entry["site"], entry["metric"]) == ("hidden", "js_to_truth")
+    )
+    (method,) = (method for method in result.methods if method.name == "diffmask")
+    assert method.estimates["js_to_truth"].mean == pytest.approx(hidden)
+    page = (finished / "report.html").read_text()
+    assert "All numbers, by site" in page and result.verdict[-1].split(":")[0] in page
 
 
 def test_a_second_run_measures_nothing_again(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

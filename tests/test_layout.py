@@ -64,16 +64,13 @@ def test_the_command_line_and_its_listing_load_nothing_heavy() -> None:
 
 def test_the_report_does_not_load_torch() -> None:
     assert "torch" not in loaded_by(
-        "import diffmask.report.benchmark_page, diffmask.results.comparison, diffmask.results.verdict"
+        "import diffmask.report.page, diffmask.results.comparison, diffmask.results.verdict"
     )
 
 
 def test_a_board_loads_nothing_heavy_until_it_is_shown() -> None:
     assert (
-        not loaded_by(
-            "import diffmask.results.benchmark_result, diffmask.report.benchmark_page, diffmask.report.tables"
-        )
-        & HEAVY
+        not loaded_by("import diffmask.results.benchmark_result, diffmask.report.page, diffmask.report.tables") & HEAVY
     )
 
 

@@ -131,7 +131,7 @@ def test_the_filters_filter(visit: Visit, board: BenchmarkResult) -> None:
 
 def test_texts_on_which_methods_disagree_are_found_and_put_first(visit: Visit, board: BenchmarkResult) -> None:
     page = visit.page
-    apart = [text["apart"] for text in json.loads(build_payload(board).json)["texts"]]
+    apart = [text["apart"] for text in json.loads(build_payload([board]).json)["texts"]]
     page.select_option("#order", "apart")
     assert page.locator(".text h3").first.text_content() == f"Text {1 + apart.index(max(apart))}"
     page.locator("#apart").fill("0.5")

@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
 from diffmask.cli import app
-from diffmask.report.benchmark_page import write_benchmark_report
 from diffmask.report.figures import write_figures
+from diffmask.report.page import write_report
 from diffmask.report.payload import disagreement
 from diffmask.report.tables import csv_tables, escape_latex, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult
@@ -34,7 +34,7 @@ def test_the_verb_writes_the_page_the_tables_and_prints(
 ) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr("diffmask.report.benchmark_page.write_figures", lambda *_: [])
+    monkeypatch.setattr("diffmask.report.page.write_figures", lambda *_: [])
     board.save(tmp_path)
     ran = CliRunner().invoke(app, ["report", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
@@ -57,10 +57,10 @@ def test_figures_are_drawn_in_both_forms(board: BenchmarkResult, tmp_path: Path)
 def test_without_matplotlib_there_are_no_figures_and_no_error(
     board: BenchmarkResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("diffmask.report.benchmark_page.find_spec", lambda _: None)
+    monkeypatch.setattr("diffmask.report.page.find_spec", lambda _: None)
     monkeypatch.delitem(sys.modules, "matplotlib", raising=False)
     board.save(tmp_path)
-    assert write_benchmark_report(tmp_path).is_file()
+    assert write_report(tmp_path).is_file()
     assert not (tmp_path / "figures").exists()
 
 
@@ -87,9 +87,9 @@ def test_words_of_any_kind_survive_the_csv() -> None:
 
 
 def test_a_hostile_board_has_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffmask.report.benchmark_page.find_spec", lambda _: None)
+    monkeypatch.setattr("diffmask.report.page.find_spec", lambda _: None)
     hostile_board().save(tmp_path)
-    write_benchmark_report(tmp_path)
+    write_report(tmp_path)
     assert rows_of((tmp_path / "tables" / "scores.csv").read_text(encoding="utf-8"))
 
 

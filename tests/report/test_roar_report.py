@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from diffmask.cli import app
+from diffmask.report.page import render_page
 from diffmask.report.roar import format_percent, plot_roar, read_roar, roar_areas, roar_curves, write_roar
-from diffmask.report.run_page import RunFiles, render_run
+from diffmask.report.run_files import RunFiles
 from diffmask.results.records import Record, write_json, write_jsonl
 
 
@@ -102,7 +103,7 @@ def test_the_page_shows_curves_with_their_racu(tmp_path: Path) -> None:
     (area,) = first.areas
     assert area.title == "Gradient" and area.seeds == pytest.approx((0.6, 0.7))
     manifest = {"experiment": {"name": "two models"}, "seeds": [0, 1], "seconds": 1.0, "finished": "now"}
-    page = render_run(RunFiles(folder, summary=[], examples=[], diagnostics=[], manifest=manifest))
+    page = render_page([], RunFiles(folder, summary=[], examples=[], manifest=manifest))
     assert picture in page and "babi-1, bert: Recursive" in page and ">65.0</td>" in page and "60.0 70.0" in page
 
 
@@ -115,13 +116,13 @@ def test_a_table_leaves_to_roar_what_is_said_there(tmp_path: Path) -> None:
     ]
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest |= {"experiment": {"name": "two models"}, "seeds": [0, 1], "seconds": 1.0, "finished": "now"}
-    for name, content in {"summary": summary, "examples": [], "diagnostics": [], "manifest": manifest}.items():
+    for name, content in {"summary": summary, "examples": [], "results": [], "manifest": manifest}.items():
         write_json(folder / f"{name}.json", content)
     printed = CliRunner().invoke(app, ["report", str(folder)]).output
     page = (folder / "report.html").read_text()
     for text in (printed, page):
         assert "quality" in text and "one_hot" not in text and "recursive roar racu" not in text
-    assert "Masks by site" not in page and "Diagnostics" not in page
+    assert "Masks by site" not in page and "One example" not in page
     assert re.search(r"babi-1, bert: Recursive.*50 +25.0 +12.5.*RACU +32.5", printed, re.DOTALL)
 
 

@@ -10,7 +10,6 @@ import torch
 
 from diffmask.benchmarking.config import BenchmarkConfig, Named
 from diffmask.benchmarking.forecast import forecast, within_budget
-from diffmask.benchmarking.result_builder import build_result, collect_runs
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.task import Task, TaskConfig
@@ -19,8 +18,10 @@ from diffmask.experiments.executors.base import Executor
 from diffmask.experiments.executors.local import SerialExecutor
 from diffmask.experiments.executors.progress import ProgressView, default_view
 from diffmask.experiments.experiment import Experiment
+from diffmask.experiments.result_builder import build_results
 from diffmask.experiments.run import execute
 from diffmask.metrics.base import Metric
+from diffmask.report.page import write_page
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 
@@ -63,7 +64,7 @@ def benchmark(
         result = run_benchmark(config, task, folder.resolve(), executor, view, say)
         if out is not None:
             result.save(folder)
-            result.to_html(folder / "report.html")
+            write_page(folder)
     return result
 
 
@@ -100,8 +101,7 @@ def run_benchmark(
     # All threads of this process: the costs in the result are those that a user of the library pays.
     chosen = executor or SerialExecutor(threads=torch.get_num_threads())
     result = execute(experiment, workspaces, folder, chosen, view or default_view(), details)
-    runs = collect_runs(config, workspaces, result)
-    built = build_result(config, runs, workspaces, folder)
+    (built,) = build_results(experiment, workspaces, result, folder)
     return replace(built, warnings=[*built.warnings, *left_out])
 
 

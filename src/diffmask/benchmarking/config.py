@@ -1,6 +1,5 @@
 """Config of a benchmark, and the `key=value` overrides of its task, methods and metrics."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,16 +90,6 @@ class BenchmarkConfig:
             raise InputError(f"no text of the split '{self.split}' has a word that could be masked")
         order = torch.randperm(len(maskable), generator=generator(0, "benchmark", len(maskable)))
         return task.subset(self.split, maskable[order[: self.texts]].sort().values)
-
-
-def short_names(methods: Sequence[Method]) -> list[str]:
-    """Return unique names: a name that two methods share gets the options that differ, or a number."""
-    count = Counter(method.name for method in methods)
-    names: list[str] = []
-    for method in methods:
-        name = method.label if count[method.name] > 1 else method.name
-        names.append(f"{name} #{names.count(name) + 1}" if name in names else name)
-    return names
 
 
 def _parse_config(kind: str, given: Any) -> Any:

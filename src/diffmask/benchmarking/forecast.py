@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from diffmask.benchmarking.config import BenchmarkConfig, short_names
+from diffmask.benchmarking.config import BenchmarkConfig
 from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
@@ -28,6 +28,7 @@ from diffmask.core.task import Task
 from diffmask.core.training import progress_bar
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
+from diffmask.experiments.result_builder import short_names
 from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.results.formatting import format_duration, join_names

@@ -82,7 +82,7 @@ def _run(
 ) -> None:
     from diffmask.benchmarking.benchmark import benchmark as run_benchmark
     from diffmask.benchmarking.config import sort_overrides
-    from diffmask.report.benchmark_page import write_benchmark_report
+    from diffmask.report.page import write_report
     from diffmask.tasks.text.configs import TextClassificationConfig
 
     options.require_folder(out, [], force=True)
@@ -96,8 +96,8 @@ def _run(
         view=options.progress_view(quiet),
         **arguments,  # type: ignore[arg-type]  # the arguments of `benchmark` by name
     )
-    print(f"\n{result}\n\nresult: {out / 'board.json'}")
+    print(f"\n{result}\n\nresult: {out / 'results.json'}")
     if not result.metrics:
         print("diffmask: no metric could be computed; the warnings above give the reasons", file=sys.stderr)
         raise typer.Exit(1)
-    print(f"report: {write_benchmark_report(out)}")
+    print(f"report: {write_report(out)}")

@@ -25,7 +25,7 @@ def demo(
     from diffmask.benchmarking.demo import METHOD, TASK, compare_methods, run_demo
     from diffmask.cli.options import configure_logging
     from diffmask.explanation.heatmap import html_document
-    from diffmask.report.benchmark_page import write_benchmark_report
+    from diffmask.report.page import write_report
     from diffmask.results.records import write_text
 
     configure_logging(quiet=False)
@@ -38,4 +38,4 @@ def demo(
     write_text(page, html_document("Words that the classifier needs", heatmaps))
     print(f"\nheat maps of all sentences: {page}\n")
     compare_methods(demonstration, out).show()
-    print(f"\nreport: {write_benchmark_report(out)}")
+    print(f"\nreport: {write_report(out)}")

@@ -39,38 +39,19 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Folder that `diffmask run` or `diffmask benchmark` wrote.")],
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Write report.html again from the saved results, and print the table.
+    """Write report.html again from the saved results, and print the verdict and the tables.
 
-    A benchmark also gets tables/ (CSV, LaTeX) and figures/ (PNG, PDF).
+    It also writes tables/ (CSV, LaTeX) and figures/ (PNG, PDF), and the curves of ROAR if there are any.
 
     Example: diffmask report runs/toy
     """
     import webbrowser
 
-    from diffmask.report.benchmark_page import is_benchmark
+    from diffmask.report.page import write_report
+    from diffmask.report.terminal import print_report
 
-    page = _benchmark(folder) if is_benchmark(folder) else _run(folder)
+    page = write_report(folder)
+    print_report(folder)
     print(f"\nreport: {page}")
     if show:
         webbrowser.open(page.resolve().as_uri())
-
-
-def _benchmark(folder: Path) -> Path:
-    from diffmask.report.benchmark_page import write_benchmark_report
-    from diffmask.results.benchmark_result import BenchmarkResult
-
-    page = write_benchmark_report(folder)
-    BenchmarkResult.load(folder).show()
-    return page
-
-
-def _run(folder: Path) -> Path:
-    from diffmask.report.roar import write_roar
-    from diffmask.report.run_page import write_run_report
-    from diffmask.report.terminal import print_run
-
-    page = write_run_report(folder)
-    print_run(folder)
-    for file in write_roar(folder):
-        print(file)
-    return page

@@ -37,7 +37,7 @@ def run(
     from diffmask.errors import RunError
     from diffmask.experiments.experiment import Experiment
     from diffmask.experiments.run import describe_nodes, run_experiment
-    from diffmask.report.terminal import print_run
+    from diffmask.report.terminal import print_report
 
     cluster = {"address": address, "queue": queue, "memory": memory, "jobs": jobs, "walltime": walltime}
     executor = options.make_engine(engine, workers=workers, interface=interface, **cluster)
@@ -51,7 +51,7 @@ def run(
         run_experiment(wanted, out, executor, options.progress_view(quiet))
     except RunError as error:
         failure = error
-    print_run(out)
+    print_report(out)
     print(f"\nreport: {out / 'report.html'}")
     if failure is not None:
         print(f"diffmask: {failure}", file=sys.stderr)

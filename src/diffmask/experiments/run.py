@@ -1,4 +1,4 @@
-"""Run an experiment into a folder: records, summary, manifest, one example, report."""
+"""Run an experiment into a folder: records, summary, manifest, results per task, one example, report."""
 
 import platform
 import time
@@ -22,11 +22,15 @@ from diffmask.experiments.executors.local import SerialExecutor
 from diffmask.experiments.executors.progress import ProgressView, estimate_progress
 from diffmask.experiments.executors.schedule import FailedNode
 from diffmask.experiments.experiment import Experiment
+from diffmask.experiments.result_builder import build_results
 from diffmask.metrics.ground_truth import scores_by_site
-from diffmask.report.run_page import write_run_report
+from diffmask.report.page import write_page
+from diffmask.results.benchmark_result import save_results
 from diffmask.results.records import summarise, write_json, write_jsonl
 from diffmask.workspace.workspace import Workspace
 
+TEXTS = 200
+"""Rows of each task whose scores are on the page of a run."""
 REPORTED = ("diffmask", "torch", "numpy", "numba", "safetensors", "transformers", "captum")
 
 
@@ -43,8 +47,8 @@ def run_experiment(
     finished = _finished_methods(experiment, workspaces, failed=bool(result.failures))
     with single_threaded():
         write_json(target / "examples.json", [_example(workspace, methods) for workspace, methods in finished])
-        write_json(target / "diagnostics.json", [_diagnostics(workspace, methods) for workspace, methods in finished])
-    write_run_report(target)
+        save_results(target, build_results(experiment, workspaces, result, target, texts=TEXTS))
+    write_page(target)
     if result.failures:
         raise RunError(_describe_failures(result.failures, target))
     return summarise(result.records)
@@ -159,13 +163,4 @@ def _example(workspace: Workspace, methods: Sequence[Method], split: str = "test
         "title": text.title(batch[row : row + 1]),
         "words": words,
         "bars": bars,
-    }
-
-
-def _diagnostics(workspace: Workspace, methods: Sequence[Method]) -> dict[str, Any]:
-    found = {method.label: workspace.explainer(method).diagnostics for method in methods}
-    return {
-        "task": workspace.task_config.label,
-        "seed": workspace.seed,
-        "fits": {label: sites for label, sites in found.items() if sites},
     }

@@ -1,4 +1,4 @@
-"""JSON of the texts for the script of the benchmark page, within a size budget."""
+"""JSON of the texts for the script of the report, within a size budget."""
 
 import json
 import math
@@ -68,16 +68,17 @@ class Payload:
     """Number of texts whose layers were dropped to meet the budget."""
 
 
-def build_payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
-    """Add texts in order while they fit the budget; drop layers first."""
-    names = [method.name for method in board.methods]
-    orderly = [method.name for method in board.methods if not method.is_baseline]
+def build_payload(results: Sequence[BenchmarkResult], budget: int = BUDGET) -> Payload:
+    """Add the texts of all results in order while they fit the budget; drop layers first."""
+    names = list(dict.fromkeys(method.name for result in results for method in result.methods))
+    compared = [[method.name for method in result.methods if not method.is_baseline] for result in results]
+    texts = [(number, text) for number, result in enumerate(results) for text in result.texts]
     kept: list[str] = []
     left, without_layers = budget, 0
-    bare = [_safe(_text(text, names, orderly, layered=False)) for text in board.texts]
+    bare = [_safe(_text(number, text, names, compared[number], layered=False)) for number, text in texts]
     waiting = sum(map(_size, bare))
-    for text, short in zip(board.texts, bare, strict=True):
-        full = _safe(_text(text, names, orderly, layered=True))
+    for (number, text), short in zip(texts, bare, strict=True):
+        full = _safe(_text(number, text, names, compared[number], layered=True))
         waiting -= _size(short)
         chosen = full if _size(full) + waiting <= left else short
         if _size(chosen) > left:
@@ -87,20 +88,23 @@ def build_payload(board: BenchmarkResult, budget: int = BUDGET) -> Payload:
         left -= _size(chosen)
     return Payload(
         json=f'{{"methods":{_safe(names)},"texts":[{",".join(kept)}]}}',
-        classes=tuple(sorted({text.prediction for text in board.texts})),
+        classes=tuple(sorted({text.prediction for _, text in texts})),
         texts=len(kept),
         without_layers=without_layers,
     )
 
 
-def _text(text: BenchmarkText, names: Sequence[str], orderly: Sequence[str], *, layered: bool) -> Mapping[str, Any]:
+def _text(
+    task: int, text: BenchmarkText, names: Sequence[str], compared: Sequence[str], *, layered: bool
+) -> Mapping[str, Any]:
     return {
+        "task": task,
         "words": text.words,
         "gaps": text.gaps,
         "gold": text.gold,
         "prediction": text.prediction,
         "probability": round(text.probability, 4),
-        "apart": disagreement([text.scores[name] for name in orderly if name in text.scores]),
+        "apart": disagreement([text.scores[name] for name in compared if name in text.scores]),
         "scores": [_scores(text, name, layered) for name in names],
     }
 

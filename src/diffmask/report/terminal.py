@@ -12,8 +12,9 @@ from rich.text import Text
 
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.report.roar import RoarTable
+from diffmask.report.run_files import read_run
 from diffmask.report.tables import ResultTable
-from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
+from diffmask.results.benchmark_result import BenchmarkResult, MethodResult, load_results
 from diffmask.results.formatting import format_duration, format_number
 from diffmask.results.intervals import MeanInterval
 
@@ -69,10 +70,17 @@ def _cell(method: MethodResult, metric: str, standing: Standing) -> Text:
     )
 
 
+def print_report(folder: Path) -> None:
+    """Print the verdict and the table of every task; for a run also the numbers by site and the ROAR curves."""
+    for result in load_results(folder):
+        print_benchmark(result)
+    # One example per task is what a run writes and a benchmark does not.
+    if (folder / "examples.json").is_file():
+        print_run(folder)
+
+
 def print_run(folder: Path) -> None:
     """Print the summary of a run: one line per task, method and site, one column per metric; then the ROAR curves."""
-    from diffmask.report.run_page import read_run  # imported here: the page imports this package's templates
-
     run = read_run(folder)
     table = Table(title="mean over seeds; in brackets half the 95 % interval")
     for heading in ("task", "method", "site", *run.metrics):

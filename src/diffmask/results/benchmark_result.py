@@ -133,31 +133,22 @@ class BenchmarkResult:
     """How far masked texts are out of distribution: excess log-loss in nats, or None if it was not measured."""
 
     def save(self, folder: str | Path) -> Path:
-        """Write `board.json` and return its path."""
-        file = Path(folder) / "board.json"
-        write_json(file, asdict(self))
-        return file
+        """Write `results.json` with this result alone, and return its path."""
+        return save_results(folder, [self])
 
     @staticmethod
     def load(folder: str | Path) -> "BenchmarkResult":
-        """Read the result that `save` wrote; an error names the file."""
-        from pydantic import TypeAdapter, ValidationError
-
-        file = Path(folder) / "board.json"
-        if not file.is_file():
-            raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask benchmark`")
-        try:
-            return TypeAdapter(BenchmarkResult).validate_json(file.read_bytes())
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"]))
-            raise InputError(f"{file} is no benchmark result: {place or 'the file'}: {first['msg']}") from None
+        """Read the result of a benchmark; an error names the file."""
+        results = load_results(folder)
+        if len(results) != 1:
+            raise InputError(f"{Path(folder) / FILE} has {len(results)} results; read them with load_results")
+        return results[0]
 
     def to_html(self, file: str | Path) -> Path:
         """Write the report as one self-contained page and return its path."""
-        from diffmask.report.benchmark_page import render_benchmark
+        from diffmask.report.page import render_page
 
-        write_text(Path(file), render_benchmark(self))
+        write_text(Path(file), render_page([self]))
         return Path(file)
 
     def show(self) -> None:
@@ -175,3 +166,29 @@ class BenchmarkResult:
         from diffmask.report.notebook import render_notebook
 
         return render_notebook(self)
+
+
+FILE = "results.json"
+"""File of the results in the folder of a run or a benchmark."""
+
+
+def save_results(folder: str | Path, results: Sequence[BenchmarkResult]) -> Path:
+    """Write the results of a run, one per task, and return the path of the file."""
+    file = Path(folder) / FILE
+    write_json(file, [asdict(result) for result in results])
+    return file
+
+
+def load_results(folder: str | Path) -> list[BenchmarkResult]:
+    """Read the results of a run or a benchmark, one per task; an error names the file."""
+    from pydantic import TypeAdapter, ValidationError
+
+    file = Path(folder) / FILE
+    if not file.is_file():
+        raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask benchmark` or `run`")
+    try:
+        return TypeAdapter(list[BenchmarkResult]).validate_json(file.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(f"{file} holds no results: {place or 'the file'}: {first['msg']}") from None

@@ -1,4 +1,4 @@
-"""The HTML page of an experiment run, rendered from the files in its folder."""
+"""The files of a run or a benchmark, read for its report: summary, example, manifest and ROAR records."""
 
 import json
 from dataclasses import dataclass
@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.errors import InputError
-from diffmask.report.benchmark_page import environment
 from diffmask.report.roar import METRICS, RoarRun, read_roar
 from diffmask.results.formatting import format_number
-from diffmask.results.records import write_text
 
 METRIC_DESCRIPTIONS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
@@ -25,13 +23,18 @@ METRIC_DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of a run."""
+    """The files that `diffmask run` and `diffmask benchmark` write."""
 
     folder: Path
     summary: list[dict[str, Any]]
     examples: list[dict[str, Any]]
-    diagnostics: list[dict[str, Any]]
+    """One row of each task with the scores of every method; a benchmark has none."""
     manifest: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Name of the experiment."""
+        return str(self.manifest["experiment"]["name"])
 
     @cached_property
     def metrics(self) -> list[str]:
@@ -71,28 +74,13 @@ class RunFiles:
 def read_run(folder: str | Path) -> RunFiles:
     """Read a run from its folder; the error names a missing file."""
     home = Path(folder)
+    examples = home / "examples.json"
     return RunFiles(
-        home, *(_read(home / f"{name}.json") for name in ("summary", "examples", "diagnostics", "manifest"))
+        folder=home,
+        summary=_read(home / "summary.json"),
+        examples=_read(examples) if examples.is_file() else [],
+        manifest=_read(home / "manifest.json"),
     )
-
-
-def write_run_report(folder: str | Path) -> Path:
-    """Write `report.html` from the files of a run; returns its path."""
-    run = read_run(folder)
-    page = run.folder / "report.html"
-    write_text(page, render_run(run))
-    return page
-
-
-def render_run(run: RunFiles) -> str:
-    """Render the self-contained page: no script, no network."""
-    templates = environment()
-    templates.filters["normalise_scores"] = normalise_scores
-    templates.filters["format_cell"] = format_cell
-    page = templates.get_template("run.html").render(
-        run=run, meaning=METRIC_DESCRIPTIONS, roar=run.roar.tables(), picture=run.roar.picture()
-    )
-    return str(page)
 
 
 def normalise_scores(scores: list[float]) -> list[float]:
@@ -116,7 +104,7 @@ def format_cell(value: float | str | None) -> str:
 
 def _read(file: Path) -> Any:
     if not file.is_file():
-        raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask run`")
+        raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask run` or `benchmark`")
     try:
         return json.loads(file.read_text())
     except json.JSONDecodeError as error:

@@ -175,6 +175,7 @@
   };
   const matches = (text) =>
     text.lower.includes(at("search").value.trim().toLowerCase()) &&
+    (!at("task")?.value || text.task === Number(at("task").value)) &&
     (!at("class").value || text.prediction === at("class").value) &&
     (!at("right").value || (text.gold !== null && (text.gold === text.prediction) === (at("right").value === "right"))) &&
     (Number(at("apart").value) === 0 || (text.apart ?? 0) >= Number(at("apart").value));
@@ -195,7 +196,7 @@
     shown = PAGE;
     draw(0);
   };
-  for (const id of ["search", "class", "right", "order", "apart"]) at(id).addEventListener("input", choose);
+  for (const id of ["search", "task", "class", "right", "order", "apart"]) at(id)?.addEventListener("input", choose);
   at("numbers").addEventListener("input", () => at("list").classList.toggle("numbers", at("numbers").checked));
   at("more").addEventListener("click", () => {
     const from = shown;

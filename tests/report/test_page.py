@@ -10,7 +10,7 @@ from typing import Any
 import html5lib
 import pytest
 
-from diffmask.report.benchmark_page import csp_hash, render_benchmark
+from diffmask.report.page import csp_hash, render_page
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.formatting import format_count, format_duration, format_number
 from support.board import synthetic_board
@@ -26,7 +26,7 @@ def board() -> BenchmarkResult:
 
 @pytest.fixture(scope="module")
 def page(board: BenchmarkResult) -> str:
-    return render_benchmark(board)
+    return render_page([board])
 
 
 def parsed(page: str) -> Any:
@@ -79,7 +79,7 @@ def test_the_scores_of_the_script_are_those_of_the_board_to_a_thousandth_of_the_
 
 
 def test_hostile_text_is_text_everywhere() -> None:
-    page = render_benchmark(hostile_board())
+    page = render_page([hostile_board()])
     document = parsed(page)
     scripts = list(document.iter(f"{SPACE}script"))
     assert [script.get("type") for script in scripts] == ["application/json", None]
@@ -92,7 +92,7 @@ def test_hostile_text_is_text_everywhere() -> None:
 
 def test_half_a_surrogate_pair_does_not_stop_the_page(board: BenchmarkResult) -> None:
     odd = replace(board.texts[0], words=["\ud83d", *board.texts[0].words[1:]])
-    page = render_benchmark(replace(board, title="\ud83d", texts=[odd]))
+    page = render_page([replace(board, title="\ud83d", texts=[odd])])
     assert page.encode("utf-8")
     assert data_of(page)["texts"][0]["words"][0] == "\ud83d"
 
@@ -117,7 +117,7 @@ def test_the_page_asks_nothing_of_the_network(page: str) -> None:
 
 @pytest.mark.parametrize("repeat", [1, 20], ids=["sentences", "long reviews"])
 def test_200_texts_8_methods_and_8_layers_stay_under_5_megabytes(repeat: int) -> None:
-    page = render_benchmark(synthetic_board(texts=200, methods=8, layers=8, repeat=repeat))
+    page = render_page([synthetic_board(texts=200, methods=8, layers=8, repeat=repeat)])
     assert len(page.encode()) < 5_000_000
     (block,) = re.findall(r'<script type="application/json" id="data">(.*)</script>', page)
     kept = json.loads(block)["texts"]
@@ -130,7 +130,7 @@ def test_texts_that_do_not_fit_are_left_out_and_counted() -> None:
     board = synthetic_board(texts=2)
     huge = replace(board.texts[0], words=["é" * 2_150_000], gaps=["", ""], by_layer={}, layers={},
                    scores={name: [1.0] for name in board.texts[0].scores})  # fmt: skip
-    page = render_benchmark(replace(board, texts=[huge, huge]))
+    page = render_page([replace(board, texts=[huge, huge])])
     assert len(page.encode()) < 5_000_000
     assert "1 of the 2 texts is left out" in page
 
@@ -152,7 +152,7 @@ def test_problems_of_a_fit_are_shown_with_their_place(page: str) -> None:
 def test_an_empty_board_has_a_page() -> None:
     empty = BenchmarkResult(title="nothing", verdict=["Too few rows."], warnings=[], metrics=[], methods=[],
                   comparisons=[], curves=[], agreement={}, texts=[], manifest={})  # fmt: skip
-    page = render_benchmark(empty)
+    page = render_page([empty])
     assert "Too few rows." in text_of(page)
     assert "<script" not in page
 
@@ -161,7 +161,7 @@ def test_numbers_that_are_none_are_said_in_words(board: BenchmarkResult) -> None
     odd = replace(board.methods[0].estimates["flip"], mean=math.inf, low=math.nan)
     first = replace(board.methods[0], estimates={"flip": odd}, cost={"seconds": math.nan, "break_even": math.inf})
     text = replace(board.texts[0], scores={"random": [math.nan] * len(board.texts[0].words)}, by_layer={})
-    page = render_benchmark(replace(board, methods=[first, *board.methods[1:]], texts=[text]))
+    page = render_page([replace(board, methods=[first, *board.methods[1:]], texts=[text])])
     assert "∞" in text_of(page) and "not a number" in text_of(page)
     assert data_of(page)["texts"][0]["scores"][0]["all"][0] is None
 

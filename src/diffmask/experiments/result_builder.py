@@ -1,10 +1,14 @@
-"""Build a `BenchmarkResult` from the records of a run: estimates, comparisons, costs, curves, agreement, verdict."""
+"""Build one `BenchmarkResult` per task from the records of a run.
+
+A result has estimates, comparisons, costs, curves, the agreement of methods, texts with their scores, and a verdict.
+"""
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +17,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from diffmask.benchmarking.config import BenchmarkConfig, short_names
+from diffmask.core.batch import Attribution
 from diffmask.core.capabilities import row_text
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
 from diffmask.experiments.executors.base import RunResult
-from diffmask.experiments.experiment import ExplainNode, MeasureNode
+from diffmask.experiments.experiment import Experiment, ExplainNode, MeasureNode
 from diffmask.methods.baselines import Random
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.base import Metric
@@ -31,7 +35,7 @@ from diffmask.results.benchmark_result import BenchmarkResult, BenchmarkText, Cu
 from diffmask.results.comparison import MIN_ROWS, compare, estimate
 from diffmask.results.records import Record
 from diffmask.results.verdict import VerdictInputs, verdict
-from diffmask.workspace.workspace import CachedAttribution, Workspace
+from diffmask.workspace.workspace import CachedAttribution, InMemoryTaskConfig, Workspace
 
 
 @dataclass
@@ -112,21 +116,59 @@ def reference_seconds(runs: Sequence[MethodRun], workspace: Workspace, split: st
 Values = dict[str, dict[str, Any]]
 
 
-def collect_runs(config: BenchmarkConfig, workspaces: Sequence[Workspace], result: RunResult) -> list[MethodRun]:
-    """Sort the records and failures of a run by method. A failed node does not stop the others."""
-    runs = [MethodRun(name, method) for name, method in zip(short_names(config.methods), config.methods, strict=True)]
+def build_results(
+    experiment: Experiment,
+    workspaces: Sequence[Workspace],
+    result: RunResult,
+    folder: Path,
+    *,
+    texts: int | None = None,
+) -> list[BenchmarkResult]:
+    """Return one result per task of a run, with the scores of its first `texts` rows; None keeps all.
+
+    A task of which nothing was measured, because its training failed, has no result.
+    """
+    results = []
+    for config in experiment.tasks:
+        own = [workspace for workspace in workspaces if workspace.task_config == config]
+        runs = collect_runs(experiment, own, result)
+        if any(run.measured for run in runs) or isinstance(config, InMemoryTaskConfig):
+            results.append(build_result(experiment, runs, own, folder, texts))
+    return results
+
+
+def explained_split(experiment: Experiment) -> str:
+    """Return the split whose attributions a run compares."""
+    return experiment.explained_split or "test"
+
+
+def collect_runs(experiment: Experiment, workspaces: Sequence[Workspace], result: RunResult) -> list[MethodRun]:
+    """Sort the records and failures of one task by method. A failed node does not stop the others."""
+    split = explained_split(experiment)
+    methods = experiment.methods
+    runs = [MethodRun(name, method) for name, method in zip(short_names(methods), methods, strict=True)]
     for run, workspace in product(runs, workspaces):
-        explained = ExplainNode(workspace, run.method, config.split)
+        explained = ExplainNode(workspace, run.method, split)
         if (reason := result.reason(explained.address)) is not None:
             run.problems.append(f"{run.name} is left out: {reason}")
             continue
-        for metric in config.metrics:
-            address = MeasureNode(workspace, run.method, metric, config.split).address
+        for metric in experiment.metrics:
+            address = MeasureNode(workspace, run.method, metric, split).address
             if (reason := result.reason(address)) is not None:
                 run.problems.append(f"{metric.name} of {run.name} is left out: {reason}")
-            else:
+            elif address in result.outcomes:
                 run.measured += [(metric, record) for record in result.outcomes[address].records]
     return runs
+
+
+def short_names(methods: Sequence[Method]) -> list[str]:
+    """Return unique names: a name that two methods share gets the options that differ, or a number."""
+    count = Counter(method.name for method in methods)
+    names: list[str] = []
+    for method in methods:
+        name = method.label if count[method.name] > 1 else method.name
+        names.append(f"{name} #{names.count(name) + 1}" if name in names else name)
+    return names
 
 
 def fit_problems(run: MethodRun, workspace: Workspace) -> Iterator[str]:
@@ -137,47 +179,52 @@ def fit_problems(run: MethodRun, workspace: Workspace) -> Iterator[str]:
 
 
 def build_result(
-    config: BenchmarkConfig, runs: Sequence[MethodRun], workspaces: Sequence[Workspace], folder: Path
+    experiment: Experiment,
+    runs: Sequence[MethodRun],
+    workspaces: Sequence[Workspace],
+    folder: Path,
+    texts: int | None = None,
 ) -> BenchmarkResult:
-    """Build the result of a finished run: estimates, comparisons, curves, agreement, texts and verdict."""
+    """Build the result of one task: estimates, comparisons, curves, agreement, texts and verdict."""
+    split, first = explained_split(experiment), workspaces[0]
     measured = [run for run in runs if run.measured]
-    infos = describe_metrics(config.metrics)
+    infos = describe_metrics(experiment.metrics)
     values = {info.name: _values(measured, metric, name, info) for (metric, name), info in infos.items()}
     metrics = [info for info in infos.values() if values[info.name]]
-    explained = {
-        run.name: [workspace.explained(run.method, config.split) for workspace in workspaces] for run in measured
-    }
-    reference = reference_seconds(measured, workspaces[0], config.split)
-    methods = [
-        _method_result(run, workspaces[0], values, method_cost(explained[run.name], reference)) for run in measured
-    ]
+    explained = {run.name: _explained(run.method, workspaces, split) for run in measured}
+    reference = reference_seconds(measured, first, split)
+    methods = [_method_result(run, first, values, method_cost(explained[run.name], reference)) for run in measured]
     comparisons = compare(metrics, values)
-    texts = len(workspaces[0].task().data[config.split])
-    baseline = random_baseline(measured)
-    shift = masking_shift(workspaces[0], config.split) if perturbs_input(config) else None
+    rows = first.task().data[split]
+    shift = masking_shift(first, split) if perturbs_input(experiment) else None
     inputs = VerdictInputs(
         metrics=metrics,
         methods=methods,
         comparisons=comparisons,
-        texts=texts,
-        baseline=baseline,
+        texts=len(rows),
+        baseline=random_baseline(measured),
         masking_excess_loss=None if shift is None else shift.excess_loss,
     )
-    first = {name: attributions[0] for name, attributions in explained.items()}
-    maskable = workspaces[0].task().data[config.split].maskable
+    attributions = {name: caches[0].attribution for name, caches in explained.items()}
     return BenchmarkResult(
-        title=f"{workspaces[0].task_config.label}, {texts} texts",
+        title=f"{first.task_config.label}, {len(rows)} texts",
         verdict=verdict(inputs),
-        warnings=list(_warnings(config, runs, workspaces[0], texts, shift)),
+        warnings=list(_warnings(experiment, runs, first, len(rows), shift)),
         metrics=metrics,
         methods=methods,
         comparisons=comparisons,
         curves=list(_curves(measured, infos)),
-        agreement=agreement_table([each.attribution.scores for each in first.values()], maskable),
-        texts=list(_texts(workspaces[0], config.split, first)),
+        agreement=agreement_table([each.scores for each in attributions.values()], rows.maskable),
+        texts=list(islice(_texts(first, split, attributions), texts)),
         manifest=json.loads((folder / "manifest.json").read_text()),
         masking_excess_loss=inputs.masking_excess_loss,
     )
+
+
+def _explained(method: Method, workspaces: Sequence[Workspace], split: str) -> list[CachedAttribution]:
+    """Return the attributions of the first seed, and those of other seeds that the run has made."""
+    made = [one for one in workspaces[1:] if one.store.has("explain", one.explain_digest(method, split))]
+    return [workspace.explained(method, split) for workspace in (workspaces[0], *made)]
 
 
 def random_baseline(runs: Sequence[MethodRun]) -> str:
@@ -213,8 +260,10 @@ def _values(runs: Sequence[MethodRun], metric: Metric, name: str, info: MetricIn
 
 
 def _records(run: MethodRun, metric: Metric, name: str) -> list[Record]:
-    """Return the records of one number of a metric."""
-    return [record for own, record in run.measured if (own, record.metric) == (metric, name)]
+    """Return the records of one number of a metric, at the last site that was measured."""
+    records = [record for own, record in run.measured if (own, record.metric) == (metric, name)]
+    # A method with scores per layer is compared by its last layer, which knows the whole model.
+    return [record for record in records if record.site == records[-1].site]
 
 
 def _method_result(run: MethodRun, workspace: Workspace, values: Values, cost: dict[str, float]) -> MethodResult:
@@ -249,19 +298,19 @@ def _curves(runs: Sequence[MethodRun], names: Mapping[tuple[Metric, str], Metric
                 )
 
 
-def perturbs_input(config: BenchmarkConfig) -> bool:
-    """Return whether a metric of the benchmark runs the model on masked texts."""
-    return any(metric.perturbs_input for metric in config.metrics)
+def perturbs_input(experiment: Experiment) -> bool:
+    """Return whether a metric runs the model on masked texts."""
+    return any(metric.perturbs_input for metric in experiment.metrics)
 
 
 def _warnings(
-    config: BenchmarkConfig, runs: Sequence[MethodRun], workspace: Workspace, texts: int, shift: MaskingShift | None
+    experiment: Experiment, runs: Sequence[MethodRun], workspace: Workspace, texts: int, shift: MaskingShift | None
 ) -> Iterator[str]:
     if texts < MIN_ROWS:
         yield f"{texts} texts are too few for a verdict; at least {MIN_ROWS} are needed"
     if shift is not None and shift.warning():
         yield shift.warning()
-    if shift is None and perturbs_input(config) and not workspace.task().trained_with_masks:
+    if shift is None and perturbs_input(experiment) and not workspace.task().trained_with_masks:
         yield (
             "the model was not trained on masked texts, and without labels it cannot be measured how far they are out "
             "of distribution: part of the effect of erasing words may be due to this"
@@ -273,11 +322,10 @@ def _warnings(
 
 
 @torch.no_grad()
-def _texts(workspace: Workspace, split: str, explained: Mapping[str, CachedAttribution]) -> Iterator[BenchmarkText]:
+def _texts(workspace: Workspace, split: str, attributions: Mapping[str, Attribution]) -> Iterator[BenchmarkText]:
     task, whole = workspace.task(), unmasked_predictions(workspace, split, "predicted")
     text = row_text(task)
     gold, predicted = text.outcomes(task.data[split].target), text.outcomes(whole.target)
-    attributions = {name: cached.attribution for name, cached in explained.items()}
     for row, (label, prediction) in enumerate(zip(gold, predicted, strict=True)):
         read = text.read_row(split, row)
         layered = {name: each for name, each in attributions.items() if each.by_layer is not None}
