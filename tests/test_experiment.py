@@ -80,9 +80,9 @@ def test_a_run_has_a_result_per_task_compared_at_the_last_site(finished: Path) -
     (hidden,) = (
         entry["mean"]
         for entry in summary
-        if entry["method"].startswith("diffmask") and (entry["site"], entry["metric"]) == ("hidden", "js_to_truth")
+        if entry["method"].startswith("surrogate-mask") and (entry["site"], entry["metric"]) == ("hidden", "js_to_truth")
     )
-    (method,) = (method for method in result.methods if method.name == "diffmask")
+    (method,) = (method for method in result.methods if method.name == "surrogate-mask")
     assert method.estimates["js_to_truth"].mean == pytest.approx(hidden)
     page = (finished / "report.html").read_text()
     assert "All numbers, by site" in page and result.verdict[-1].split(":")[0] in page

@@ -8,7 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,10 @@ def _values(runs: Sequence[MethodRun], metric: Metric, name: str, info: MetricIn
     for run in runs:
         records = [record for record in _records(run, metric, name) if record.at is None]
         rows = [record.per_row or (record.value,) for record in records if record.per_row or info.relative_to_random]
-        if rows and len({len(row) for row in rows}) == 1:
+        if len({len(row) for row in rows}) > 1:
+            # Each seed has test rows of its own: they are further rows, not further seeds of the same rows.
+            rows = [tuple(chain.from_iterable(rows))]
+        if rows:
             values[run.name] = np.array(rows, dtype=np.float64)
     baseline = random_baseline(runs)
     if info.relative_to_random and values and any(run.name == baseline for run in runs):
