@@ -76,14 +76,14 @@ def test_a_run_has_a_result_per_task_compared_at_the_last_site(finished: Path) -
     (result,) = load_results(finished)
     assert [metric.name for metric in result.metrics][:2] == ["kl_to_truth", "js_to_truth"]
     assert result.verdict and result.texts
-    summary = json.loads((finished / "summary.json").read_text())
-    (hidden,) = (
-        entry["mean"]
-        for entry in summary
-        if entry["method"].startswith("surrogate-mask") and (entry["site"], entry["metric"]) == ("hidden", "js_to_truth")
-    )
+    hidden = [
+        value
+        for record in read_jsonl(finished / "records.jsonl")
+        if record.method.startswith("surrogate-mask") and (record.site, record.metric) == ("hidden", "js_to_truth")
+        for value in record.per_row
+    ]
     (method,) = (method for method in result.methods if method.name == "surrogate-mask")
-    assert method.estimates["js_to_truth"].mean == pytest.approx(hidden)
+    assert method.estimates["js_to_truth"].mean == pytest.approx(sum(hidden) / len(hidden))
     page = (finished / "report.html").read_text()
     assert "All numbers, by site" in page and result.verdict[-1].split(":")[0] in page
 

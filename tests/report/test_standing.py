@@ -41,8 +41,9 @@ def test_the_leader_is_best_only_if_it_beats_everyone(second: str | None, marks:
 
 def test_what_was_not_compared_is_not_decided() -> None:
     standing = standings(board_with())["flip"]
-    assert standing.tied == {"random", "attention", "gradient"}
+    assert standing.tied == {"attention", "gradient"}
     assert standing.chance == {"attention", "gradient"}
+    assert [standing.mark(name) for name in ("random", "attention", "gradient")] == ["", "", ""]
 
 
 def test_a_method_that_loses_to_random_is_not_above_chance() -> None:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, MetricInfo
 
-"""Recipes that look at nothing: what every method has to beat."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
@@ -15,7 +13,7 @@ class Standing:
     leader: str | None
     """Method with the best mean."""
     tied: frozenset[str]
-    """Methods without a significant difference from the leader, including the leader."""
+    """Methods without a significant difference from the leader, including the leader; never a baseline."""
     chance: frozenset[str]
     """Methods not significantly better than a baseline."""
 
@@ -41,7 +39,11 @@ def _standing(board: BenchmarkResult, metric: MetricInfo) -> Standing:
     baselines = [method.name for method in board.methods if method.is_baseline and method.name in means]
     return Standing(
         leader=leader,
-        tied=frozenset(name for name in means if name == leader or winners.get(frozenset({name, leader})) != leader),
+        tied=frozenset(
+            name
+            for name in means
+            if name not in baselines and (name == leader or winners.get(frozenset({name, leader})) != leader)
+        ),
         chance=frozenset(
             name
             for name in means
