@@ -53,7 +53,9 @@ def benchmark(
     With `out`, everything is kept in that folder, and a killed run resumes. `say` receives the forecast. An executor
     of other processes needs the task as a config, which its workers load again.
     """
-    config = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=tuple(seeds), split=split, budget=budget)
+    config = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=seeds, split=split, budget=budget)
+    if out is not None and not (isinstance(out, str | Path) and str(out) and "\0" not in str(out)):
+        raise ConfigError(f"benchmark: out is the path of a folder; found {out!r}")
     if isinstance(task, Task) and executor is not None and not executor.in_process:
         raise ConfigError(
             f"{type(executor).__name__} runs other processes, which cannot use a task in memory; give the task as a "

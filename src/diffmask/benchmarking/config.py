@@ -1,5 +1,6 @@
 """Config of a benchmark, and the `key=value` overrides of its task, methods and metrics."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,28 +64,35 @@ class BenchmarkConfig:
     """Rows that each method may send through the model per text, forward and backward; None is unlimited."""
 
     def __post_init__(self) -> None:
-        if self.texts < 1 or not self.seeds:
-            raise ConfigError("benchmark: texts is at least 1, and there is at least one seed")
-        if self.budget is not None and self.budget <= 0:
-            raise ConfigError(f"benchmark: budget is a number of rows above 0; found {self.budget}")
+        if type(self.texts) is not int or self.texts < 1:
+            raise ConfigError(f"benchmark: texts is a whole number from 1; found {self.texts!r}")
+        if not self.seeds or not all(type(seed) is int and seed >= 0 for seed in self.seeds):
+            raise ConfigError(f"benchmark: seeds is a list of whole numbers from 0; found {self.seeds!r}")
+        if self.budget is not None and not (type(self.budget) in (int, float) and 0 < self.budget < math.inf):
+            raise ConfigError(f"benchmark: budget is a number of rows above 0; found {self.budget!r}")
 
     @staticmethod
     def of(
         methods: Sequence[Named | Method] | None, metrics: Sequence[Named | Metric] | None, **choices: Any
     ) -> "BenchmarkConfig":
         """Return a config from names; a random order is always one of the methods."""
+        for name, given in (("methods", methods), ("metrics", metrics), ("seeds", choices.get("seeds", ()))):
+            if given is not None and (isinstance(given, str | Mapping) or not isinstance(given, Sequence)):
+                raise ConfigError(f"benchmark: '{name}' is a list; found {given!r}")
         listed = [_parse_config("method", given) for given in (METHODS if methods is None else methods)]
         if not any(isinstance(method, Random) for method in listed):
             listed.insert(0, Random())
         measured = [_parse_config("metric", given) for given in (METRICS if metrics is None else metrics)]
         if not measured:
             raise ConfigError("benchmark: 'metrics' is a list of at least one metric")
+        if "seeds" in choices:
+            choices["seeds"] = tuple(choices["seeds"])
         return BenchmarkConfig(methods=tuple(dict.fromkeys(listed)), metrics=tuple(dict.fromkeys(measured)), **choices)
 
     def held_out(self, task: Task) -> Task:
         """Return the task with only the texts that are explained: a random sample, always the same."""
-        if self.split not in task.data:
-            raise InputError(f"the task has no split '{self.split}'; {nearest(self.split, task.data)}")
+        if not isinstance(self.split, str) or self.split not in task.data:
+            raise InputError(f"the task has no split '{self.split}'; {nearest(str(self.split), task.data)}")
         maskable = task.data[self.split].maskable.any(dim=1).nonzero().flatten()
         if not len(maskable):
             raise InputError(f"no text of the split '{self.split}' has a word that could be masked")

@@ -29,6 +29,24 @@ class Batch:
     token_inputs: Mapping[str, Shaped[Tensor, "row token ..."]] = field(default_factory=dict)
     """Other model inputs with one entry per token, padded with zeros."""
 
+    def __post_init__(self) -> None:
+        """Refuse tensors that do not belong to the same rows."""
+        for name in ("tokens", "present", "maskable", "target"):
+            if not isinstance(getattr(self, name), Tensor):
+                raise InputError(f"Batch: {name} must be a tensor; found {type(getattr(self, name)).__name__}")
+        shape = self.tokens.shape
+        if len(shape) != 2 or self.present.shape != shape or self.maskable.shape != shape:
+            shapes = ", ".join(
+                f"{name} {tuple(getattr(self, name).shape)}" for name in ("tokens", "present", "maskable")
+            )
+            raise InputError(f"Batch: tokens, present and maskable have one shape, row x token; found {shapes}")
+        if not self.target.ndim or len(self.target) != shape[0]:
+            raise InputError(
+                f"Batch: {shape[0]} rows, but a target of shape {tuple(self.target.shape)}; give one per row"
+            )
+        if self.tokens.is_floating_point() or self.present.dtype != torch.bool or self.maskable.dtype != torch.bool:
+            raise InputError("Batch: tokens are whole numbers, present and maskable are booleans; convert them")
+
     def __len__(self) -> int:
         return self.tokens.shape[0]
 

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar
+from functools import cache
+from typing import Any, ClassVar, cast, get_type_hints
 
 from diffmask import registry
 from diffmask.errors import ConfigError, nearest
@@ -22,6 +24,23 @@ class Config:
     name: ClassVar[str]
     revision: ClassVar[int] = 0
     """Part of the cache key. Increase it when a code change alters results, so that old artefacts are not reused."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Check the types of all fields before the `__post_init__` of any subclass, which may then compare them."""
+        super().__init_subclass__(**options)
+        check = cls.__post_init__
+        if getattr(check, "checks_types", False):
+            return
+
+        def checked(self: "Config") -> None:
+            require_types(self)
+            check(self)
+
+        checked.checks_types = True  # type: ignore[attr-defined]  # a mark on the function
+        cls.__post_init__ = checked  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        """Check the values of the fields; subclasses override this."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the name and the fields as plain values, as in a YAML file."""
@@ -74,7 +93,7 @@ def parse(kind: str, node: Any, where: str) -> Any:
     """Build a registered config from `name` or from `{name: ..., option: ...}`."""
     node = {"name": node} if isinstance(node, str) else node
     if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
-        raise ConfigError(f"{where}: a {kind} is a name, or a mapping with a 'name'; found {node!r}")
+        raise ConfigError(f"{where}: a {kind} is a name, or a mapping with a 'name'; found {_short(node)}")
     return registry.find(kind, node["name"], where).load().from_dict(node, where)
 
 
@@ -84,15 +103,74 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Any]:
     >>> parse_overrides(["steps=500", "sites=[embedding]"])
     {'steps': 500, 'sites': ['embedding']}
     """
-    import yaml
-
     overrides = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ConfigError(f"'{text}' is not an override; write key=value, for example steps=500")
-        overrides[name] = yaml.safe_load(value)
+            raise ConfigError(f"{_short(text)} is not an override; write key=value, for example steps=500")
+        overrides[name] = parse_yaml(value, _short(text))
     return overrides
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse YAML; the error begins with `where` and names the line."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark and "\n" in text.strip() else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{where}{line}: not YAML: {problem}; put special characters between quotes") from None
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{where}: not YAML: {reason}") from None
+
+
+def require_types(config: Config) -> None:
+    """Check the type of every field; a list serves as a tuple.
+
+    Raises:
+        ConfigError: A value has another type. The message names config, field, type and value.
+    """
+    from pydantic import ValidationError
+
+    for name, adapter in _field_types(cast(Any, type(config))).items():
+        value = getattr(config, name)
+        try:
+            adapter.validate_python(_as_tuples(value), strict=True)
+        except ValidationError as error:
+            problem = error.errors(include_input=False, include_context=False, include_url=False)[0]["msg"]
+            raise ConfigError(f"{config.name}: {name}: {problem}; found {_short(value)}") from None
+
+
+@cache
+def _field_types(config: Any) -> dict[str, Any]:
+    """Return a validator per field."""
+    from pydantic import ConfigDict, TypeAdapter
+    from pydantic.errors import PydanticUserError
+
+    allowing = ConfigDict(arbitrary_types_allowed=True)
+    adapters = {}
+    hints = get_type_hints(config, include_extras=True)
+    for field in fields(config):
+        try:
+            adapters[field.name] = TypeAdapter(hints[field.name], config=allowing)
+        except PydanticUserError:  # a config that has its own rules
+            adapters[field.name] = TypeAdapter(hints[field.name])
+    return adapters
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _short(value: Any) -> str:
+    """Return the value as Python code, shortened."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = 80
+    return shortener.repr(value)
 
 
 def require_between(
@@ -144,4 +222,4 @@ def _choices(name: str, value: Any, default: Any) -> list[str]:
 def _explain(error: Any, where: str) -> str:
     first = error.errors()[0]
     location = ".".join(str(step) for step in (where, *first["loc"]))
-    return f"{location}: {first['msg']}; found {first['input']!r}"
+    return f"{location}: {first['msg']}; found {_short(first['input'])}"

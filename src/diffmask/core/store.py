@@ -19,6 +19,7 @@ from torch import Tensor
 
 from diffmask.core.lock import locked
 from diffmask.errors import StoreError
+from diffmask.results.records import naming_path
 
 logger = logging.getLogger(__name__)
 
@@ -100,38 +101,50 @@ class Store:
 
 def write_artefact(folder: Path, kind: str, digest: str, artefact: Artefact) -> None:
     """Write to a temporary folder and rename it: readers see the whole artefact or none. An existing artefact stays."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
-    aside.chmod(0o755)  # mkdtemp makes private folders, but other users may read the store
-    try:
-        tensors = {name: value.detach().cpu().contiguous() for name, value in artefact.tensors.items()}
-        save_file(tensors, aside / "tensors.safetensors")
-        note = {
-            "format": FORMAT,
-            "kind": kind,
-            "digest": digest,
-            "tensors": _checksum(aside / "tensors.safetensors"),
-            "values": artefact.values,
-            "values_checksum": values_checksum(artefact.values),
-        }
-        (aside / "artefact.json").write_text(json.dumps(note, indent=1))
+    with naming_path(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder.parent))
+        aside.chmod(0o755)  # mkdtemp makes private folders, but other users may read the store
         try:
-            os.rename(aside, folder)
-        except OSError:
-            if not folder.exists():
-                raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            _write_files(aside, kind, digest, artefact)
+            try:
+                os.rename(aside, folder)
+            except OSError:
+                if not folder.exists():
+                    raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def _write_files(aside: Path, kind: str, digest: str, artefact: Artefact) -> None:
+    """Write the tensors and the note that names their checksum."""
+    tensors = {name: value.detach().cpu().contiguous() for name, value in artefact.tensors.items()}
+    try:
+        save_file(tensors, aside / "tensors.safetensors")
+    except SafetensorError as error:  # the library's own type, also for a full disk
+        raise OSError(None, str(error)) from None
+    note = {
+        "format": FORMAT,
+        "kind": kind,
+        "digest": digest,
+        "tensors": _checksum(aside / "tensors.safetensors"),
+        "values": artefact.values,
+        "values_checksum": values_checksum(artefact.values),
+    }
+    (aside / "artefact.json").write_text(json.dumps(note, indent=1))
 
 
 def _remove(folder: Path) -> None:
-    """Remove a damaged artefact; the rename makes it disappear at once."""
+    """Remove a damaged artefact, or a file in its place; the rename makes it disappear at once."""
     aside = folder.with_name(f".removing-{uuid.uuid4().hex}")
     try:
         folder.rename(aside)
     except FileNotFoundError:
         return
-    shutil.rmtree(aside)
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    else:
+        aside.unlink()
 
 
 def read_artefact(folder: Path, kind: str, digest: str | None = None) -> Artefact:
@@ -145,10 +158,16 @@ def read_artefact(folder: Path, kind: str, digest: str | None = None) -> Artefac
         if note["values_checksum"] != values_checksum(note["values"]):
             raise StoreError(f"{folder / 'artefact.json'} is damaged: the checksum of its values differs")
         return Artefact(load_file(folder / "tensors.safetensors"), note["values"], note["digest"])
+    except StoreError:
+        raise
     except FileNotFoundError as error:
         raise StoreError(f"{error.filename} is missing: {folder} is not a complete artefact") from None
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise StoreError(f"{folder} is not an artefact of this package: {error}") from None
+    except OSError as error:
+        raise StoreError(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+    except RecursionError:
+        raise StoreError(f"{folder / 'artefact.json'} is damaged: JSON nested too deeply") from None
+    except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+        raise StoreError(f"{folder} is not an artefact of this package: {error!r}") from None
 
 
 def values_checksum(values: Any) -> str:

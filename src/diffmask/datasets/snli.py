@@ -1,11 +1,10 @@
 """SNLI: does a premise entail a hypothesis? Pairs of sentences in three classes. Bowman et al. 2015."""
 
 import csv
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from diffmask.datasets.tables import DataSet, Example, read_lines
+from diffmask.datasets.tables import DataSet, Example, read_lines, read_table
 from diffmask.errors import InputError
 
 SNLI_CLASSES = ("entailment", "neutral", "contradiction")
@@ -28,16 +27,20 @@ def load_snli(folder: Path) -> DataSet:
 
 def _read_subset(file: Path) -> Iterator[Example]:
     """Yield pairs from lines of label, label, premise and hypothesis, separated by tabs."""
-    for _, label, premise, hypothesis in csv.reader(_lines(file), delimiter="\t"):
-        yield Example(premise, hypothesis, SNLI_CLASSES.index(SUBSET_LABELS[label]))
+    for number, cells in enumerate(csv.reader(_lines(file), delimiter="\t"), start=1):
+        if len(cells) != 4 or cells[1] not in SUBSET_LABELS:
+            raise InputError(f"{file}, row {number}: not label, label, premise and hypothesis between tabs")
+        yield Example(cells[2], cells[3], SNLI_CLASSES.index(SUBSET_LABELS[cells[1]]))
 
 
 def _read_official(file: Path) -> Iterator[Example]:
-    for line in _lines(file):
-        row = json.loads(line)
-        # '-' marks a pair without a majority label.
-        if row["gold_label"] != "-":
-            yield Example(row["sentence1"], row["sentence2"], SNLI_CLASSES.index(row["gold_label"]))
+    for number, row in enumerate(read_table(file), start=1):
+        try:
+            # '-' marks a pair without a majority label.
+            if row["gold_label"] != "-":
+                yield Example(row["sentence1"], row["sentence2"], SNLI_CLASSES.index(row["gold_label"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{file}, row {number}: not a row of SNLI: {error!r}") from None
 
 
 def _lines(file: Path) -> Iterator[str]:

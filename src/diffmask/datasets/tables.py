@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import singledispatch
@@ -105,6 +105,8 @@ def _(row: Any, columns: Columns) -> Example:
     if len(row) != 2:
         raise InputError(f"a row of {len(row)} members; write (text, label) or ((first, second), label)")
     text, label = row
+    if isinstance(text, tuple | list) and len(text) != 2:
+        raise InputError(f"a pair has two texts; found {len(text)}")
     first, second = text if isinstance(text, tuple | list) else (text, None)
     return Example(_text(first), None if second is None else _text(second), _label(label))
 
@@ -113,6 +115,8 @@ def _(row: Any, columns: Columns) -> Example:
 def _(row: Mapping[str, Any], columns: Columns) -> Example:
     names = [columns.text_column, *([columns.pair_column] if columns.pair_column else [])]
     for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"the name of a column is a text; found {name!r}")
         if name not in row:
             raise InputError(f"there is no column '{name}'; {nearest(name, map(str, row))}")
     first, *second = (_text(row[name]) for name in names)
@@ -138,12 +142,23 @@ def _rows(source: Source, encoding: str) -> Iterable[Any]:
         return _transpose(source)
     if type(source).__module__.partition(".")[0] == "pandas":
         return cast(Any, source).to_dict("records")
+    if isinstance(source, bytes) or not isinstance(source, Iterable):
+        raise InputError(
+            f"{type(source).__name__} is not a source of texts; give the path of a table, columns, or a list of rows"
+        )
     return source
 
 
 def _transpose(columns: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
-    for values in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, values, strict=True))
+    lengths = {}
+    for name, values in columns.items():
+        if isinstance(values, str) or not isinstance(values, Sized) or not isinstance(values, Iterable):
+            raise InputError(f"column '{name}' must be a list; found {type(values).__name__}")
+        lengths[name] = len(values)
+    if len(set(lengths.values())) > 1:
+        raise InputError(f"columns have different lengths: {lengths}")
+    for row in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, row, strict=True))
 
 
 def read_table(path: Path, encoding: str = "utf-8") -> Iterator[dict[str, Any]]:
@@ -157,6 +172,8 @@ def read_table(path: Path, encoding: str = "utf-8") -> Iterator[dict[str, Any]]:
 
 def require_file(path: Path) -> None:
     """Raise an `InputError` unless the path is a file."""
+    if "\0" in str(path):
+        raise InputError(f"{str(path)!r} is not a path")
     if path.is_dir():
         inside = sorted(file.name for file in path.iterdir() if file.is_file())[:5]
         raise InputError(f"{path} is a folder; give a file in it ({', '.join(inside) or 'it has none'})")

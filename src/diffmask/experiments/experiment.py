@@ -5,12 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from diffmask.core.config import digest_of, parse
+from diffmask.core.config import digest_of, parse, parse_yaml
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact, Store
 from diffmask.core.task import TaskConfig
+from diffmask.datasets.tables import read_lines
 from diffmask.errors import ConfigError, nearest
 from diffmask.metrics.base import Metric
 from diffmask.results.records import Record, record_from
@@ -164,12 +163,7 @@ class Experiment:
     def read(path: str | Path, overrides: Sequence[str] = ()) -> "Experiment":
         """Read an experiment from YAML, with `key=value` overrides such as `seeds=[0,1]` or `methods.0.margin=0.2`."""
         file = Path(path)
-        if not file.is_file():
-            raise ConfigError(f"{file}: there is no such file")
-        try:
-            node = yaml.safe_load(file.read_text())
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{file}: not YAML: {error}") from None
+        node = parse_yaml("".join(read_lines(file)), str(file))
         if not isinstance(node, Mapping):
             raise ConfigError(f"{file}: an experiment is a mapping with the keys {', '.join(KEYS)}")
         changed = dict(node)
@@ -250,9 +244,9 @@ def _override(node: dict[str, Any], override: str) -> None:
         here = _child(here, step, override)
     if isinstance(here, list):
         _child(here, last, override)
-        here[int(last)] = yaml.safe_load(text)
+        here[int(last)] = parse_yaml(text, f"override '{override}'")
     elif isinstance(here, dict):
-        here[last] = yaml.safe_load(text)
+        here[last] = parse_yaml(text, f"override '{override}'")
     else:
         raise ConfigError(f"override '{override}': '{parents[-1]}' has no parts")
 
@@ -264,5 +258,5 @@ def _child(here: Any, step: str, override: str) -> Any:
         return here[int(step)]
     if isinstance(here, dict) and step in here:
         return here[step]
-    known = here.keys() if isinstance(here, dict) else [str(index) for index in range(len(here))]
+    known = map(str, here) if isinstance(here, dict) else map(str, range(len(here) if isinstance(here, list) else 0))
     raise ConfigError(f"override '{override}': there is no '{step}'; {nearest(step, known)}")

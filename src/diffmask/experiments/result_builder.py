@@ -3,7 +3,6 @@
 A result has estimates, comparisons, costs, curves, the agreement of methods, texts with their scores, and a verdict.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from diffmask.metrics.masking_ood import MaskingShift, masking_shift
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.results.benchmark_result import BenchmarkResult, BenchmarkText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import MIN_ROWS, compare, estimate
-from diffmask.results.records import Record
+from diffmask.results.records import RUN_AGAIN, Record, read_json
 from diffmask.results.verdict import VerdictInputs, verdict
 from diffmask.workspace.workspace import CachedAttribution, InMemoryTaskConfig, Workspace
 
@@ -216,7 +215,7 @@ def build_result(
         curves=list(_curves(measured, infos)),
         agreement=agreement_table([each.scores for each in attributions.values()], rows.maskable),
         texts=list(islice(_texts(first, split, attributions), texts)),
-        manifest=json.loads((folder / "manifest.json").read_text()),
+        manifest=read_json(folder / "manifest.json", RUN_AGAIN),
         masking_excess_loss=inputs.masking_excess_loss,
     )
 

@@ -19,7 +19,14 @@ from diffmask.report.figures import write_figures
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.report.payload import build_payload
 from diffmask.report.roar import write_roar
-from diffmask.report.run_files import METRIC_DESCRIPTIONS, RunFiles, format_cell, normalise_scores, read_run
+from diffmask.report.run_files import (
+    METRIC_DESCRIPTIONS,
+    RunFiles,
+    format_cell,
+    normalise_scores,
+    read_run,
+    refusing_damage,
+)
 from diffmask.report.tables import csv_tables, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, Curve, MetricInfo, load_results
 from diffmask.results.formatting import format_count, format_duration, format_interval, format_number
@@ -189,7 +196,9 @@ def write_page(folder: str | Path) -> Path:
     home = Path(folder)
     run = read_run(home) if (home / "summary.json").is_file() else None
     page = home / "report.html"
-    write_text(page, render_page(load_results(home), run))
+    with refusing_damage(home):
+        text = render_page(load_results(home), run)
+    write_text(page, text)
     return page
 
 
@@ -199,12 +208,13 @@ def write_report(folder: str | Path) -> Path:
     A run of several tasks has one folder of tables and figures per task, named by its number.
     """
     home, results = Path(folder), load_results(folder)
-    for number, result in enumerate(results):
-        part = str(number) if len(results) > 1 else ""
-        for name, text in {**csv_tables(result), "metrics.tex": latex_table(result)}.items():
-            write_text(home / "tables" / part / name, text)
-        if find_spec("matplotlib"):
-            write_figures(result, home / "figures" / part)
-    if (home / "records.jsonl").is_file():
-        write_roar(home)
+    with refusing_damage(home):
+        for number, result in enumerate(results):
+            part = str(number) if len(results) > 1 else ""
+            for name, text in {**csv_tables(result), "metrics.tex": latex_table(result)}.items():
+                write_text(home / "tables" / part / name, text)
+            if find_spec("matplotlib"):
+                write_figures(result, home / "figures" / part)
+        if (home / "records.jsonl").is_file():
+            write_roar(home)
     return write_page(home)

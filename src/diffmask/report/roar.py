@@ -4,7 +4,6 @@ The figure has one row of panels per data set, one column per model and variant,
 """
 
 import io
-import json
 from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from diffmask.report.tables import booktabs_table
 from diffmask.results.intervals import MeanInterval, bca_interval
-from diffmask.results.records import Record, read_jsonl, write_text
+from diffmask.results.records import RUN_AGAIN, Record, read_json, read_jsonl, write_text
 
 VARIANTS = {
     "roar": "Not recursive",
@@ -281,7 +280,7 @@ class RoarRun:
 def read_roar(folder: str | Path) -> RoarRun:
     """Read the ROAR results of a run."""
     records, manifest = Path(folder) / "records.jsonl", Path(folder) / "manifest.json"
-    panels = json.loads(manifest.read_text()).get("panels", {}) if manifest.is_file() else {}
+    panels = read_json(manifest, RUN_AGAIN).get("panels", {}) if manifest.is_file() else {}
     return RoarRun(read_jsonl(records) if records.is_file() else [], panels)
 
 

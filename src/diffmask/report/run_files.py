@@ -1,14 +1,16 @@
 """The files of a run or a benchmark, read for its report: summary, example, manifest and ROAR records."""
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from diffmask.errors import InputError
+from diffmask.errors import DiffMaskError, InputError
 from diffmask.report.roar import METRICS, RoarRun, read_roar
 from diffmask.results.formatting import format_number
+from diffmask.results.records import RUN_AGAIN, read_json
 
 METRIC_DESCRIPTIONS = {
     "kl_to_truth": "KL(truth || scores), nats; 0 is the truth",
@@ -77,10 +79,23 @@ def read_run(folder: str | Path) -> RunFiles:
     examples = home / "examples.json"
     return RunFiles(
         folder=home,
-        summary=_read(home / "summary.json"),
-        examples=_read(examples) if examples.is_file() else [],
-        manifest=_read(home / "manifest.json"),
+        summary=_read(home / "summary.json", list),
+        examples=_read(examples, list) if examples.is_file() else [],
+        manifest=_read(home / "manifest.json", dict),
     )
+
+
+@contextmanager
+def refusing_damage(folder: Path) -> Iterator[None]:
+    """Convert errors about missing or odd values in the files of a run, which another program changed, to ours."""
+    from jinja2 import UndefinedError
+
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError, UndefinedError) as error:
+        if isinstance(error, DiffMaskError):
+            raise
+        raise InputError(f"the files in {folder} are damaged ({error!r}); {RUN_AGAIN}") from error
 
 
 def normalise_scores(scores: list[float]) -> list[float]:
@@ -102,12 +117,10 @@ def format_cell(value: float | str | None) -> str:
     return "–" if value is None else format_number(float(value), digits=4)
 
 
-def _read(file: Path) -> Any:
-    if not file.is_file():
+def _read(file: Path, kind: type) -> Any:
+    if not file.exists():
         raise InputError(f"{file} is missing: give the --out folder of a finished `diffmask run` or `benchmark`")
-    try:
-        return json.loads(file.read_text())
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"{file} is not whole JSON ({error}); run the experiment again, finished work is kept"
-        ) from None
+    value = read_json(file, RUN_AGAIN)
+    if not isinstance(value, kind):
+        raise InputError(f"{file} is damaged: {type(value).__name__} instead of {kind.__name__}; {RUN_AGAIN}")
+    return value

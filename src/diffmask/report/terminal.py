@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.report.roar import RoarTable
-from diffmask.report.run_files import read_run
+from diffmask.report.run_files import RunFiles, read_run, refusing_damage
 from diffmask.report.tables import ResultTable
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult, load_results
 from diffmask.results.formatting import format_duration, format_number
@@ -82,15 +83,20 @@ def print_report(folder: Path) -> None:
 def print_run(folder: Path) -> None:
     """Print the summary of a run: one line per task, method and site, one column per metric; then the ROAR curves."""
     run = read_run(folder)
+    with refusing_damage(run.folder):
+        for table in _run_tables(run):
+            _print(table)
+
+
+def _run_tables(run: RunFiles) -> Iterator[Table]:
     table = Table(title="mean over seeds; in brackets half the 95 % interval")
     for heading in ("task", "method", "site", *run.metrics):
         table.add_column(heading.replace("_", " "), justify="right" if heading in run.metrics else "left")
     for row in run.rows:
         cells = (format_mean(row["cells"][metric]) if metric in row["cells"] else "" for metric in run.metrics)
         table.add_row(row["task"], row["method"], row["site"], *cells)
-    _print(table)
-    for panel in run.roar.tables():
-        _print(_roar_table(panel))
+    yield table
+    yield from map(_roar_table, run.roar.tables())
 
 
 def _roar_table(panel: RoarTable) -> Table:

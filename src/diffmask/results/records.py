@@ -1,5 +1,6 @@
 """Records: one measured number each, with its origin and cost; their files and their summary. No torch here."""
 
+import errno
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from diffmask.errors import DiffMaskError, InputError, StoreError
 from diffmask.results.intervals import t_interval
 
 
@@ -47,8 +49,41 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> None:
 
 
 def read_jsonl(path: Path) -> list[Record]:
-    """Read the records of a file."""
-    return [record_from(json.loads(line)) for line in path.read_text().splitlines() if line]
+    """Read the records of a file; the error names the file, the line and a remedy."""
+    records = []
+    for number, line in enumerate(read_text(path, RUN_AGAIN).splitlines(), start=1):
+        try:
+            if line:
+                records.append(record_from(json.loads(line)))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise InputError(f"{path}, line {number}: not a record ({error!r}); {RUN_AGAIN}") from None
+    return records
+
+
+RUN_AGAIN = "run the experiment again, finished work is kept"
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """Read a JSON file; the error names the file, what is wrong with it and the remedy."""
+    text = read_text(path, remedy)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise InputError(f"{path} is damaged: JSON nested too deeply; {remedy}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not whole JSON ({error}); {remedy}") from None
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """Read a text file; the error names the file, what is wrong with it and the remedy."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: {remedy}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; {remedy}") from None
+    except UnicodeError:
+        raise InputError(f"{path} is damaged: not text in UTF-8; {remedy}") from None
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -68,16 +103,40 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
     If the block fails, `path` stays as it was.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-    os.close(handle)
-    temporary = Path(name)
+    with naming_path(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming_path(path: Path) -> Iterator[None]:
+    """Convert an error of the file system within this block to a `StoreError` that names the path and a remedy."""
     try:
-        yield temporary
-        temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except DiffMaskError:
+        raise
+    except OSError as error:
+        remedy = WRITE_REMEDIES.get(error.errno or 0, "give another path")
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
+
+
+WRITE_REMEDIES = {
+    errno.ENOSPC: "free some space and start again: finished work is kept",
+    errno.EDQUOT: "free some space and start again: finished work is kept",
+    errno.EFBIG: "raise the limit of file sizes, or write to another file system",
+    errno.EROFS: "give a path that can be written",
+    errno.EACCES: "give a path that can be written",
+    errno.EPERM: "give a path that can be written",
+}
+"""Advice by error number of the operating system."""
 
 
 def to_plain(value: Any) -> Any:

@@ -8,13 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
 from diffmask.core.config import parse
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.task import Task
-from diffmask.errors import StoreError
+from diffmask.errors import ConfigError, StoreError
+from diffmask.results.records import naming_path
 from diffmask.tasks.text.known_tasks import text_task_class
 from diffmask.tasks.text.pretrained import load_model
 from diffmask.tasks.text.task import TextTask
@@ -30,24 +32,32 @@ def save_explainer(explainer: Explainer, method: Method, folder: str | Path) -> 
     An explainer that is already in the folder is replaced once the new one is written completely. A folder with
     anything else in it is refused.
     """
-    target = Path(folder)
+    target = _checked_path(folder)
     replaced = (target / FILES[0]).is_file()
     if replaced:
         read_artefact(target, KIND)
-    elif target.exists() and (not target.is_dir() or any(target.iterdir())):
+    elif os.path.lexists(target) and (not target.is_dir() or any(target.iterdir())):
         raise StoreError(f"{target} exists and holds no explainer; choose another folder")
     fitted = explainer_artefact(explainer)
     values = {**fitted.values, "method": method.to_dict(), **_text_notes(explainer.task, target)}
     partial = target.with_name(f".writing-{uuid.uuid4().hex}")
     try:
-        write_artefact(partial, KIND, method.digest, Artefact(fitted.tensors, values))
-        if replaced:
-            _swap(partial, target)
-        else:
-            os.replace(partial, target)  # an empty folder may be replaced
+        with naming_path(target):
+            write_artefact(partial, KIND, method.digest, Artefact(fitted.tensors, values))
+            if replaced:
+                _swap(partial, target)
+            else:
+                os.replace(partial, target)  # an empty folder may be replaced
         shutil.rmtree(_previous(target), ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _checked_path(folder: str | Path) -> Path:
+    """Return the path of an explainer's folder; refuse one that no file system can hold, before any work."""
+    if not isinstance(folder, str | Path) or not Path(folder).name or "\0" in str(folder):
+        raise StoreError(f"{folder!r} is not the path of a folder; give one such as 'explainer/'")
+    return Path(folder)
 
 
 def _swap(new: Path, target: Path) -> None:
@@ -95,7 +105,7 @@ def load_explainer(
     task = model if isinstance(model, Task) else _text_task(artefact.values, home, model, tokenizer, trust_remote_code)
     require_model(artefact, task, str(folder))
     explainer = _build(method, task)
-    restore(explainer, artefact)
+    restore(explainer, artefact, str(home))
     explainer.config = method
     return explainer
 
@@ -113,16 +123,20 @@ def _saved_method(artefact: Artefact, home: Path) -> Method:
 
 def find_explainer(name: str | Path) -> Path:
     """Return the folder of an explainer; a name that is no folder is downloaded from the hub."""
-    for folder in (Path(name), _previous(Path(name))):
+    path = _checked_path(name)
+    for folder in (path, _previous(path)):
         if folder.is_dir():
             return folder
+    if os.path.lexists(path):
+        raise StoreError(f"{path} is not a folder; give the folder of an explainer")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 
     try:
         return Path(snapshot_download(str(name), allow_patterns=list(FILES)))
     except (HFValidationError, OSError, ValueError) as error:
-        raise StoreError(f"'{name}' is neither a folder nor found on the hub: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StoreError(f"'{name}' is neither a folder nor found on the hub: {reason}") from error
 
 
 def _text_notes(task: Task, home: Path) -> dict[str, Any]:
@@ -139,13 +153,34 @@ def _text_task(
 ) -> TextTask:
     if "reading" not in notes:
         raise StoreError(f"{home} was not fitted to a task on texts; load it with its task")
-    remembered = home / notes["model"] if notes["model"] else home
-    source = model if model is not None else remembered if remembered.is_dir() else notes["model"]
-    kind = text_task_class(notes.get("task", "text-classification"))
+    source = model if model is not None else _remembered_model(notes, home)
+    kind = _task_class(notes, home)
     loaded = load_model(
         kind.auto_class, source, tokenizer, wanted_by=kind.__name__, trust_remote_code=trust_remote_code
     )
-    return kind(*loaded, encoding=kind.encoding_class(**notes["reading"]))
+    try:
+        encoding = TypeAdapter(kind.encoding_class).validate_python(notes["reading"])
+    except ValidationError as error:
+        raise StoreError(f"{home}: 'reading' is damaged: {error.errors()[0]['msg']}; fit the explainer again") from None
+    return kind(*loaded, encoding=encoding)
+
+
+def _task_class(notes: Mapping[str, Any], home: Path) -> type[TextTask]:
+    try:
+        return text_task_class(str(notes.get("task", "text-classification")))
+    except ConfigError as error:
+        raise StoreError(f"{home}: {error}") from None
+
+
+def _remembered_model(notes: Mapping[str, Any], home: Path) -> str | Path:
+    """Return the folder or hub id of the model that the explainer was fitted to."""
+    name = notes.get("model")
+    if not isinstance(name, str) or not name:
+        raise StoreError(f"{home} does not know the path of its model; give model=... (command line: --model)")
+    if Path(name).is_absolute():
+        raise StoreError(f"{home} names the model {name} by an absolute path; give model=... (command line: --model)")
+    folder = home / name
+    return folder if folder.is_dir() else name
 
 
 def _build(method: Method, task: Task) -> Explainer:

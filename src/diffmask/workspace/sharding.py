@@ -32,7 +32,7 @@ from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.verified_set import VerifiedSet
-from diffmask.results.records import atomic_write, write_json
+from diffmask.results.records import atomic_write, read_json, write_json
 from diffmask.tasks.text.task import TextTask
 
 
@@ -180,12 +180,10 @@ def _start(folder: Path, identity: Mapping[str, Any], force: bool) -> str:
 
 
 def _read_job(file: Path) -> dict[str, Any]:
-    try:
-        job = json.loads(file.read_text())
-    except (OSError, ValueError):
-        job = None
+    remedy = "the run cannot resume; give --force to start again"
+    job = read_json(file, remedy)
     if not isinstance(job, dict):
-        raise InputError(f"{file} is damaged, so that the run cannot resume; give --force to start again")
+        raise InputError(f"{file} is damaged: {remedy}")
     return job
 
 

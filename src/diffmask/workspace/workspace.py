@@ -220,7 +220,7 @@ class Workspace:
 
         def accept(artefact: Artefact) -> None:
             require_model(artefact, task, "the explainer in the store")
-            restore(explainer, artefact)
+            restore(explainer, artefact, f"fit {artefact.digest}")
 
         self.store.get_or_make("fit", self.explainer_key(method), make, accept)
         explainer.config = method
@@ -290,12 +290,23 @@ def require_model(artefact: Artefact, task: Task, where: str) -> None:
         )
 
 
-def restore(explainer: Explainer, artefact: Artefact) -> None:
-    """Load the weights, diagnostics and cost of a fit into a new explainer of the same config."""
+def restore(explainer: Explainer, artefact: Artefact, where: str) -> None:
+    """Load the weights, diagnostics and cost of a fit into a new explainer of the same config.
+
+    Raises:
+        StoreError: Weights are missing, not finite or of another shape or precision. The message begins with `where`.
+    """
+    expected = explainer.state_dict()
+    for name, value in artefact.tensors.items():
+        if name in expected and value.dtype != expected[name].dtype:
+            raise StoreError(f"{where}: {name} is {value.dtype} instead of {expected[name].dtype}; fit it again")
+        if value.is_floating_point() and not value.isfinite().all():
+            raise StoreError(f"{where}: {name} has values that are not finite; fit it again")
     try:
         explainer.load_state_dict(dict(artefact.tensors))
-    except RuntimeError as error:
-        raise StoreError(f"the learned weights do not fit {type(explainer).__name__}: {error}") from None
-    explainer.diagnostics = artefact.values["diagnostics"]
-    explainer.fit_cost = Cost(**artefact.values["fit_cost"])
+        explainer.diagnostics = artefact.values["diagnostics"]
+        explainer.fit_cost = Cost(**artefact.values["fit_cost"])
+    except (RuntimeError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise StoreError(f"{where}: the saved fit does not suit {type(explainer).__name__}: {reason}") from None
     explainer.eval()

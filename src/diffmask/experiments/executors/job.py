@@ -64,7 +64,7 @@ class Job:
             if saved.pop("checksum") != values_checksum(saved):
                 return None
             found = NodeOutcome(tuple(map(record_from, saved["records"])), saved["seconds"], tuple(saved["warned"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
         return found if self.node.is_done() else None
 

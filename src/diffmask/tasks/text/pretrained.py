@@ -96,13 +96,14 @@ def _from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: bo
     try:
         with quiet_transformers():
             return auto_class.from_pretrained(str(name), trust_remote_code=trust_remote_code, **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # damaged files raise errors of many libraries
         if "trust_remote_code" in str(error):
             raise InputError(
                 f"'{name}' comes with Python code of its own, which was not run; read the code, and if you trust it, "
                 "pass trust_remote_code=True (command line: --trust-remote-code)"
             ) from None
-        raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {str(error).splitlines()[0]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {reason}") from error
 
 
 @contextmanager
