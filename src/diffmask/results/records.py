@@ -71,7 +71,7 @@ def read_json(path: Path, remedy: str) -> Any:
     except RecursionError:
         raise InputError(f"{path} is damaged: JSON nested too deeply; {remedy}") from None
     except ValueError as error:
-        raise InputError(f"{path} is not whole JSON ({error}); {remedy}") from None
+        raise InputError(f"{path} is damaged: it is not whole JSON ({error}); {remedy}") from None
 
 
 def read_text(path: Path, remedy: str) -> str:
