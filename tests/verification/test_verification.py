@@ -10,8 +10,8 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
-from diffmask.core.verification.masks import TextUnits, VerifiedMasks, select_rows, verify
-from diffmask.core.verification.search import Measurement, log_odds_range, prefix_batches
+from diffmask.core.verification.masks import TextUnits, VerifiedMasks, _measurements, select_rows, verify
+from diffmask.core.verification.search import Measurement, SearchConfig, log_odds_range, prefix_batches
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.baselines import Random
 from support.linear import VALUES, LinearTask
@@ -304,3 +304,52 @@ def test_rows_of_every_kind_of_answer_can_be_selected() -> None:
     assert torch.allclose(both.mean, picked.sigmoid())
     with pytest.raises(TaskError, match="Uniform"):
         select_rows(torch.distributions.Uniform(values, values + 1), rows)
+
+
+def test_a_search_that_may_measure_few_rows_holds_and_does_not_claim_to_be_minimal() -> None:
+    task = LookupTask(10, either(10, (2, 5)))
+    batch, explainer = task.data["test"], Random().fit(task)
+    scores = torch.tensor([[0.9, 0.8, 0.0, 0.7, 0.6, 0.1, 0.5, 0.4, 0.3, 0.2]])
+    for most in (1, 3, 7):
+        found = verify(
+            lambda rows, kept: explainer.predict_kept(rows, kept, None),
+            batch,
+            task.predict(batch),
+            scores,
+            tokens_of(batch),
+            MARGIN,
+            SearchConfig(most_rows=most),
+        )
+        assert found.rows_used.tolist() == [most]
+        assert holds(task, 0, set(found.units[0]))
+        assert not found.minimal.any()
+
+
+def test_two_units_that_hold_only_without_the_others_between_are_found() -> None:
+    # Six units together hold and none of them can be dropped, but the last two alone hold as well.
+    everything, first = frozenset(range(8)), frozenset(range(6))
+    table = {everything: 1.0, first: 1.0, frozenset({6, 7}): 1.0}
+    found = verified(LookupTask(8, table), torch.arange(8.0, 0.0, -1.0)[None])
+    assert found.units == ((6, 7),)
+
+
+def test_punctuation_is_kept_only_where_it_is_needed() -> None:
+    task = LookupTask(4, either(4, (0, 1), (0, 3)))
+    batch, explainer = task.data["test"], Random().fit(task)
+
+    def units(avoided: tuple[int, ...], scores: list[float]) -> tuple[int, ...]:
+        texts = [TextUnits((0,), tuple(((0, column),) for column in range(4)), avoided)]
+        predict = lambda rows, kept: explainer.predict_kept(rows, kept, None)  # noqa: E731
+        return verify(predict, batch, task.predict(batch), torch.tensor([scores]), texts, MARGIN).units[0]
+
+    assert units((), [0.9, 0.1, 0.2, 0.8]) == (0, 3)
+    assert units((3,), [0.9, 0.1, 0.2, 0.8]) == (0, 1)
+    assert units((1, 3), [0.9, 0.1, 0.2, 0.8]) == (0, 3)
+
+
+def test_a_predicted_number_is_held_by_the_margin_alone() -> None:
+    original = Normal(torch.tensor([1.0]), torch.ones(1))
+    near = _measurements(original, Normal(torch.tensor([1.2]), torch.ones(1)))[0]
+    far = _measurements(original, Normal(torch.tensor([2.0]), torch.ones(1)))[0]
+    assert near.divergence == pytest.approx(0.02) and near.holds(MARGIN)
+    assert far.divergence == pytest.approx(0.5) and not far.holds(MARGIN)

@@ -36,7 +36,7 @@ def sets_of(found: VerifiedLayers) -> list[list[int]]:
 def test_states_of_each_layer_keep_what_the_next_keeps_and_as_few_others_as_possible() -> None:
     task = LookupTask(TOKENS, {ALL: 2.0})
     batch = task.data["test"]
-    found = verify_states(masked, batch, Bernoulli(logits=torch.tensor([2.0])), SCORES, tuple(NEEDED), UNITS, 0.1)
+    found = verify_states(masked, batch, Bernoulli(logits=torch.tensor([2.0])), SCORES, tuple(NEEDED), UNITS, [0.1] * 3)
     # At block1, 2 is required because the output keeps it, and 1 completes it; 0 and 4 would be sufficient, too.
     assert sets_of(found) == [[0, 1, 2], [1, 2], [2]]
     assert found.same_prediction.all()
@@ -52,7 +52,7 @@ def inputs(table: dict[frozenset[int], float], probability: Tensor) -> VerifiedL
         return explainer.predict_kept(rows, kept, None)
 
     last = verify(masked_inputs, batch, answer, probability[:, -1], UNITS, 0.1)
-    return verify_inputs(masked_inputs, batch, answer, probability, ("a", "b", "c"), UNITS, last, 0.1)
+    return verify_inputs(masked_inputs, batch, answer, probability, ("a", "b", "c"), UNITS, last, [0.1] * 3)
 
 
 PROBABILITY = torch.tensor([[[0.9, 0.9, 0.9, 0.6, 0.1], [0.9, 0.9, 0.6, 0.1, 0.1], [0.9, 0.8, 0.1, 0.1, 0.1]]])

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.errors import InputError
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import print_heatmap
-from diffmask.explanation.verified_set import VerifiedSet
+from diffmask.explanation.verified_set import Prediction, VerifiedSet
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.methods.gradients import Gradient
 from diffmask.tasks.classification import TextClassification
@@ -126,13 +127,92 @@ def test_an_empty_text_needs_nothing(explainer: Explainer) -> None:
 
 
 def test_an_explanation_without_its_model_cannot_be_verified(explanations: list[Explanation]) -> None:
-    from dataclasses import replace
-
     with pytest.raises(InputError, match="cannot be verified"):
         replace(explanations[0], verifier=None).verify()
 
 
 def test_a_set_that_breaks_is_falsy_and_says_so() -> None:
-    broken = VerifiedSet(words=("not",), kept=(True,), kl=0.2, margin=0.1, same_prediction=False, minimal=False, rows=3)
+    broken = VerifiedSet(
+        words=("not",),
+        kept=(True,),
+        kl=0.2,
+        margin=0.1,
+        same_prediction=False,
+        minimal=False,
+        rows=3,
+        prediction=Prediction("a", 0.5),
+    )
     assert not broken
     assert str(broken) == "verified: KL .2 > .1, another prediction, a smaller set may exist"
+
+
+@pytest.fixture(scope="module", params=["inputs", "states"])
+def layered(request: pytest.FixtureRequest) -> Explanation:
+    task = TextClassification(tiny_model("bert"), word_pieces(), train=ROWS * 4)
+    return SurrogateMask(steps=10, batch_size=8, margin=MARGIN, mask=request.param).fit(task)(TEXTS[:2])[1]
+
+
+def test_every_layer_holds_when_it_is_measured_again_and_sets_shrink(layered: Explanation) -> None:
+    assert len(layered.verified_layers) == len(layered.layers)
+    previous = (True,) * len(layered.words)
+    for name, layer in zip(layered.layers, layered.verified_layers, strict=True):
+        tokens = layered._tokens_of(torch.tensor(layer.kept))
+        divergence, prediction = layered.mask_effect(tokens, name)
+        assert divergence == pytest.approx(layer.kl, abs=1e-5)
+        assert divergence <= MARGIN + 1e-5
+        assert prediction.label == layered.prediction.label == layer.prediction.label
+        assert all(before or not now for before, now in zip(previous, layer.kept, strict=True))
+        previous = layer.kept
+
+
+def test_the_claim_is_the_set_of_the_main_layer(layered: Explanation) -> None:
+    assert layered.main_layer is not None
+    main = layered.verified_layers[layered.layers.index(layered.main_layer)]
+    assert layered.verified is not None
+    assert main.kept == layered.verified.kept
+    assert layered.heatmap().kept == layered.verified.kept
+
+
+def test_every_column_of_the_heat_map_and_of_plain_values_is_verified(layered: Explanation) -> None:
+    checks = [layered.hard_mask(layer=layer) for layer in layered.layers]
+    assert [check.kept for check in checks] == [layer.kept for layer in layered.verified_layers]
+    heatmap = layered.heatmap()
+    assert heatmap.divergences == tuple(layer.kl for layer in layered.verified_layers)
+    for column, layer in enumerate(layered.verified_layers):
+        assert tuple(row[column] > 0.5 for row in heatmap.values) == layer.kept
+    plain = json.loads(json.dumps(layered.to_dict()))
+    assert [layer["kept"] for layer in plain["verified_layers"]] == [list(check.kept) for check in checks]
+
+
+def test_a_layer_drops_a_word_where_its_verified_set_first_lacks_it(layered: Explanation) -> None:
+    for word, dropped in enumerate(layered.dropped_at()):
+        seen = [layer.kept[word] for layer in layered.verified_layers]
+        assert dropped == (None if all(seen) else layered.layers[seen.index(False)])
+
+
+def test_a_verified_mask_needs_no_further_pass_of_the_model(layered: Explanation) -> None:
+    layered.verified_layers  # noqa: B018  runs the model once
+
+    def refuse(*_: object) -> tuple[float, Prediction]:
+        raise AssertionError("the model ran")
+
+    quiet = replace(layered, mask_effect=refuse)
+    assert quiet.hard_mask().divergence == layered.verified.kl if layered.verified else False
+
+
+def test_a_set_of_states_says_which_layer_it_is_about() -> None:
+    task = TextClassification(tiny_model("bert"), word_pieces(), train=ROWS * 4)
+    explanation = SurrogateMask(steps=4, batch_size=8, margin=MARGIN, mask="states").fit(task)(TEXTS[0])
+    assert explanation.main_layer == "embedding"
+    assert explanation.verified is not None and explanation.verified.state_layer is None
+    last = explanation.verified_layers[-1]
+    assert last.state_layer == explanation.layers[-1]
+    assert explanation.layers[-1] in last.sentence
+    assert "whatever the text says" not in last.sentence
+
+
+def test_clauses_are_units(explanations: list[Explanation]) -> None:
+    explanation = explanations[0].at("clause")
+    assert explanation.words == ("the plot is highly enjoyable,", "but xyzzy <b>acting</b>!")
+    again = explanation.verify()
+    assert again.verified and again.verified.unit == "clause"

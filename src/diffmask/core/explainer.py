@@ -25,6 +25,9 @@ from diffmask.core.task import Task
 from diffmask.core.training import progress_bar
 from diffmask.errors import InputError, TaskError
 
+DEFAULT_MARGIN = 0.1
+"""Largest KL(original || masked) of a verified set, in nats, for methods without a margin of their own."""
+
 States = dict[str, Float[Tensor, "row token width"]]
 
 
@@ -140,6 +143,15 @@ class Explainer(nn.Module, ABC):
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """Return the outcome that is explained by default: the model's prediction."""
         return predicted_outcome(self.task.predict(batch))
+
+    @property
+    def erases_states(self) -> bool:
+        """Whether masks of layers erase the states of that layer; otherwise all of them erase the inputs."""
+        return False
+
+    def margin_at(self, layer: str | None) -> float:
+        """Return the largest KL(original || masked) of a verified mask of `layer`, in nats."""
+        return float(getattr(self.config, "margin", DEFAULT_MARGIN))
 
     @torch.no_grad()
     def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:

@@ -16,27 +16,16 @@ from diffmask.explanation.text_units import (
     Span,
     Token,
     Unit,
+    clause_spans,
     group_tokens,
     max_over_tokens,
     sentence_spans,
     unit_gaps,
     word_spans,
 )
+from diffmask.explanation.verified_set import Prediction as Prediction
 from diffmask.explanation.verified_set import VerifiedSet
 from diffmask.results.formatting import format_decimal
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """The model's prediction for one text."""
-
-    label: str
-    """The class, the labels joined by ` + `, or the number."""
-    probability: float | None
-    """Probability of that label; None for a regression."""
-
-    def __str__(self) -> str:
-        return self.label if self.probability is None else f"{self.label} ({self.probability:.3f})"
 
 
 @dataclass(frozen=True)
@@ -66,8 +55,19 @@ class HardMask:
 
 MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
 """Divergence and prediction when only the given tokens are kept at a layer."""
-Verifier = Callable[[tuple[Unit, ...]], VerifiedSet]
-"""Search for the smallest set of units that keeps the answer, by running the model."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The smallest set of units found that keeps the answer, and the search for those of all layers."""
+
+    verified: VerifiedSet
+    layers: Callable[[], tuple[VerifiedSet, ...]]
+    """Verify the mask of every layer; layers are checked only when someone looks at them."""
+
+
+Verifier = Callable[[tuple[Unit, ...], str], Verification]
+"""Search for the smallest set of units, of a kind such as `word`, that keeps the answer, by running the model."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -90,6 +90,12 @@ class Explanation:
     """Searches for the smallest set of units that is enough."""
     verified: VerifiedSet | None = None
     """Units that were measured to be enough; None for a prediction that was not verified."""
+    layer_verifier: Callable[[], tuple[VerifiedSet, ...]] | None = field(default=None, compare=False)
+    """Verifies the mask of every layer."""
+    granularity: str = "word"
+    """Kind of the units: word, token, clause, sentence or span."""
+    main_layer: str | None = None
+    """Layer whose mask says which units are needed: the last for masks of inputs, the first for masks of states."""
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores.tolist(), self.words, strict=True), reverse=True)[:3]
@@ -112,40 +118,66 @@ class Explanation:
         return None if self.token_by_layer is None else max_over_tokens(self.token_by_layer, self.units)
 
     def at(self, granularity: str | Sequence[Span]) -> "Explanation":
-        """Return this explanation at `token`, `word` or `sentence` level, or for given character spans."""
-        return replace(self, units=split_units(self.text, self.pair, self.tokens, granularity), verified=None)
+        """Return this explanation at `token`, `word`, `clause` or `sentence` level, or for given character spans."""
+        units = split_units(self.text, self.pair, self.tokens, granularity)
+        kind = granularity if isinstance(granularity, str) else "span"
+        return replace(self, units=units, granularity=kind, verified=None, layer_verifier=None)
 
     def verify(self) -> "Explanation":
         """Return this explanation with the smallest set of its units that is measured to be enough."""
         if self.verifier is None:
             raise InputError("this explanation has lost its model and cannot be verified; explain the text again")
-        return replace(self, verified=self.verifier(self.units))
+        return self.with_verification(self.verifier(self.units, self.granularity))
 
-    def dropped_at(self, threshold: float = 0.5) -> tuple[str | None, ...]:
-        """Return for each unit the first layer that no longer needs it; None if the last layer still does."""
+    def with_verification(self, found: Verification) -> "Explanation":
+        """Return this explanation with a verified set of its units."""
+        return replace(self, verified=found.verified, layer_verifier=found.layers)
+
+    @cached_property
+    def verified_layers(self) -> tuple[VerifiedSet, ...]:
+        """Verified sets of all layers, nested: a unit that one layer drops is dropped at all later ones.
+
+        Empty without verification or without layers. The model runs when this is first read.
+        """
+        return self.layer_verifier() if self.layer_verifier is not None and self.layers else ()
+
+    def dropped_at(self, threshold: float | None = None) -> tuple[str | None, ...]:
+        """Return for each unit the first layer that no longer needs it; None if the last layer still does.
+
+        With a threshold, or without verification, a layer needs the units above the threshold (0.5).
+        """
         seen = self._layered()
-        needed = (seen > threshold).flip(0).cummax(dim=0).values.flip(0)
+        if threshold is None and self.verified_layers:
+            kept = torch.tensor([layer.kept for layer in self.verified_layers], dtype=torch.bool)
+        else:
+            kept = seen > (0.5 if threshold is None else threshold)
+        needed = kept.flip(0).cummax(dim=0).values.flip(0)
         counts = needed.sum(dim=0).tolist()
         return tuple(self.layers[count] if count < len(self.layers) else None for count in counts)
 
     def hard_mask(self, threshold: float | None = None, layer: str | None = None) -> HardMask:
-        """Keep the verified units, erase the others and run the model.
+        """Return the verified mask of a layer and its measured effect; by default that of the explanation's claim.
 
-        With a threshold or a layer, or without verification, keep the units above the threshold (0.5) at that layer.
-        Scores of a method without layers are not probabilities; they are divided by the largest.
+        With a threshold, or without verification, keep the units above the threshold (0.5) and run the model. Scores
+        of a method without layers are not probabilities; they are divided by the largest.
         """
-        if self.verified is not None and threshold is None and layer in (None, *self.layers[-1:]):
-            layer = self.layers[-1] if self.layers else None
-            tokens = self._tokens_of(torch.tensor(self.verified.kept, dtype=torch.bool))
-            return HardMask(layer, self.verified.kept, *self.mask_effect(tokens, layer))
+        layer = self.main_layer if layer is None else layer
+        verified = self._verified_at(layer) if threshold is None else None
+        if verified is not None:
+            return HardMask(layer, verified.kept, verified.kl, verified.prediction)
         threshold = 0.5 if threshold is None else threshold
         if self.by_layer is None:
             kept = self.scores > threshold * self.scores.abs().max() if len(self.scores) else self.scores > 0
         else:
-            layer = self.layers[-1] if layer is None else layer
+            layer = layer or self.layers[-1]
             kept = self.by_layer[self._index(layer)] > threshold
         divergence, prediction = self.mask_effect(self._tokens_of(kept), layer)
         return HardMask(layer, tuple(kept.tolist()), divergence, prediction)
+
+    def _verified_at(self, layer: str | None) -> VerifiedSet | None:
+        if self.verified is None or layer == self.main_layer:
+            return self.verified
+        return self.verified_layers[self._index(layer or self.layers[-1])]
 
     def checks(self, threshold: float | None = None) -> list[HardMask]:
         """Return the hard mask of every layer with its measured effect."""
@@ -173,6 +205,7 @@ class Explanation:
                 "prediction": {"label": mask.prediction.label, "probability": mask.prediction.probability},
             },
             "verified": None if self.verified is None else self.verified.to_dict(),
+            "verified_layers": [layer.to_dict() for layer in self.verified_layers],
         }
 
     def scored_text(self) -> ScoredText:
@@ -205,13 +238,14 @@ class Explanation:
     def heatmap(self, threshold: float | None = None) -> Heatmap:
         """Collect words, scores per layer and the measured effect of each layer's hard mask."""
         checks = self.checks(threshold)
+        main = next((check for check in checks if check.layer == self.main_layer), checks[-1])
         return Heatmap(
             title=f"Prediction: {self.prediction}",
-            verdict=f"{checks[-1]}\n{self._claim(threshold)}",
+            verdict=f"{main}\n{self._claim(threshold)}",
             headings=tuple(short_layer_name(layer) for layer in self.layers) or ("score",),
             words=self.words,
-            values=self._values(),
-            kept=checks[-1].kept,
+            values=self._values(threshold),
+            kept=main.kept,
             masked=tuple(check.masked_share for check in checks),
             divergences=tuple(check.divergence for check in checks),
             gaps=unit_gaps(self.text, self.pair, self.units),
@@ -246,10 +280,18 @@ class Explanation:
         claim = self.verified.sentence
         return f"{claim[0].upper()}{claim[1:]} ({self.verified})."
 
-    def _values(self) -> tuple[tuple[float, ...], ...]:
-        """Return one row per unit; scores that are not probabilities are divided by the largest."""
+    def _values(self, threshold: float | None) -> tuple[tuple[float, ...], ...]:
+        """Return one row per unit; scores that are not probabilities are divided by the largest.
+
+        Where a verified mask keeps a unit that was predicted to be erased, or the reverse, the probability is moved to
+        its side of one half: a value above one half is a unit that the column's mask keeps.
+        """
         if self.by_layer is not None:
-            return tuple(tuple(row) for row in self.by_layer.T.tolist())
+            values = self.by_layer
+            if threshold is None and self.verified_layers:
+                kept = torch.tensor([layer.kept for layer in self.verified_layers], dtype=torch.bool)
+                values = torch.where(kept, values.clamp(min=0.51), values.clamp(max=0.49)).reshape(values.shape)
+            return tuple(tuple(row) for row in values.T.tolist())
         top = max((abs(score) for score in self.scores.tolist()), default=0.0) or 1.0
         return tuple((score / top,) for score in self.scores.tolist())
 
@@ -288,7 +330,7 @@ def split_units(
         return tuple(Unit(token.piece, token.span, token.segment, (place,)) for place, token in enumerate(tokens))
     if not isinstance(granularity, str):
         return tuple(group_tokens(text, granularity, tokens))
-    rules = {"word": word_spans, "sentence": sentence_spans}
+    rules = {"word": word_spans, "clause": clause_spans, "sentence": sentence_spans}
     if granularity not in rules:
         raise InputError(f"'{granularity}' is not a granularity; {nearest(granularity, ['token', *rules])}")
     rule = rules[granularity]

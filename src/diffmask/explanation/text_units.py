@@ -25,6 +25,8 @@ Span = tuple[int, int]
 JOINERS = "_\u200c\u200d"
 SENTENCE_END = re.compile(r"[.!?\u2026\u3002\uff01\uff1f]+[\"')\]\u201d\u2019]*(?=\s|$)|\n+|(?<=[\u3002\uff01\uff1f])")
 
+CLAUSE_END = re.compile(rf"[,;:()\[\]\u2013\u2014]+(?=\s|$)|(?<=\s)-+(?=\s)|{SENTENCE_END.pattern}")
+
 
 @dataclass(frozen=True)
 class Token:
@@ -87,6 +89,25 @@ def sentence_spans(text: str) -> list[Span]:
     ends = [match.end() for match in SENTENCE_END.finditer(text)]
     cuts = [0, *ends, len(text)]
     return [span for span in (_strip_span(text, *pair) for pair in pairwise(cuts)) if span]
+
+
+def clause_spans(text: str) -> list[Span]:
+    """Find clauses: they end with a comma, semicolon, colon, bracket, dash or the end of a sentence.
+
+    >>> [text[a:b] for text in ["A mess, but fun. I loved it!"] for a, b in clause_spans(text)]
+    ['A mess,', 'but fun.', 'I loved it!']
+    """
+    cuts = [0, *(match.end() for match in CLAUSE_END.finditer(text)), len(text)]
+    return [span for span in (_strip_span(text, *pair) for pair in pairwise(cuts)) if span]
+
+
+def is_punctuation(text: str) -> bool:
+    """Return whether a unit has no letter, digit or symbol, only punctuation.
+
+    >>> [is_punctuation(word) for word in ("...", "!", "5", "o'clock", "+")]
+    [True, True, False, False, False]
+    """
+    return all(unicodedata.category(character).startswith("P") for character in text)
 
 
 def group_tokens(text: str, spans: Sequence[Span], tokens: Sequence[Token], segment: int = 0) -> list[Unit]:

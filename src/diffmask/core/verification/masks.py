@@ -16,7 +16,15 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import agreement, divergence, flatten_features, log_odds, predicted_outcome
+from diffmask.core.distributions import (
+    agreement,
+    divergence,
+    flat_logits,
+    flatten_features,
+    from_logits,
+    log_odds,
+    predicted_outcome,
+)
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.verification.search import Kept, Measurement, Search, SearchConfig, SearchResult, search_minimal_set
 from diffmask.errors import InputError, TaskError
@@ -36,6 +44,8 @@ class TextUnits:
     """Rows of the batch that the text was read as: several where a long text was cut into overlapping parts."""
     tokens: tuple[tuple[tuple[int, int], ...], ...]
     """For each unit the row and column of each of its tokens."""
+    avoided: tuple[int, ...] = ()
+    """Units that a set has only where it needs them, such as punctuation: last in the order, worse in a tie."""
 
     @staticmethod
     def of_row(row: int, columns: Iterable[Iterable[int]]) -> "TextUnits":
@@ -45,11 +55,14 @@ class TextUnits:
     def order(self, scores: Float[Tensor, "row token"]) -> list[int]:
         """Return the units from most to least important: by the largest score of their tokens, ties by position.
 
+        Avoided units come last.
+
         >>> TextUnits.of_row(0, [[1], [2, 3]]).order(torch.tensor([[0.0, 0.3, 0.1, 0.9]]))
         [1, 0]
         """
         largest = [max(float(scores[row, column]) for row, column in unit) for unit in self.tokens]
-        return sorted(range(len(self.tokens)), key=lambda unit: -largest[unit])
+        avoided = set(self.avoided)
+        return sorted(range(len(self.tokens)), key=lambda unit: (unit in avoided, -largest[unit]))
 
 
 @dataclass(frozen=True)
@@ -69,9 +82,25 @@ class VerifiedMasks:
     """Masked rows of each text that went through the model."""
     units: tuple[tuple[int, ...], ...]
     """Numbers of the units that stay, for each text."""
+    answer: Distribution
+    """The model's answer to each row of the batch with only these tokens kept."""
 
     def __len__(self) -> int:
         return len(self.units)
+
+    def select(self, text: int, rows: Sequence[int]) -> "VerifiedMasks":
+        """Return the masks of one text, given its rows of the batch."""
+        one, places = slice(text, text + 1), torch.tensor(rows)
+        return VerifiedMasks(
+            self.kept[places],
+            self.divergence[one],
+            self.same_prediction[one],
+            self.minimal[one],
+            self.holds_empty[one],
+            self.rows_used[one],
+            self.units[one],
+            select_rows(self.answer, places),
+        )
 
 
 @torch.no_grad()
@@ -94,7 +123,9 @@ def verify(
     copies = MaskedTexts(masked, batch, answer, texts)
     values = scores.cpu()
     searches = [
-        search_minimal_set(text.order(values), original, margin, config)
+        search_minimal_set(
+            text.order(values), original, margin, config, rows_per_set=len(text.rows), avoided=text.avoided
+        )
         for text, original in zip(texts, copies.originals(), strict=True)
     ]
     return _masks(copies, run_searches(searches, copies.measure))
@@ -182,8 +213,14 @@ def _measurements(original: Distribution, changed: Distribution) -> list[Measure
     """Return one measurement per row."""
     distance = divergence(original, changed)
     lead = flatten_features(log_odds(changed, predicted_outcome(original))).sum(dim=1)
-    same = agreement(original, changed)
-    return [Measurement(*values) for values in zip(distance.tolist(), same.tolist(), lead.tolist(), strict=True)]
+    # A predicted number is never exactly the same: there the margin alone decides.
+    same = agreement(original, changed) if _is_discrete(original) else torch.ones_like(distance, dtype=torch.bool)
+    values = zip(distance.tolist(), same.tolist(), lead.tolist(), flat_logits(changed).split(1), strict=True)
+    return [Measurement(*row) for row in values]
+
+
+def _is_discrete(answer: Distribution) -> bool:
+    return bool(getattr(answer.support, "is_discrete", True))
 
 
 def _mean(parts: Sequence[Measurement]) -> Measurement:
@@ -194,15 +231,24 @@ def _mean(parts: Sequence[Measurement]) -> Measurement:
         sum(part.divergence for part in parts) / len(parts),
         all(part.same_prediction for part in parts),
         sum(part.log_odds for part in parts) / len(parts),
+        torch.cat([logits_of(part) for part in parts]),
     )
+
+
+def logits_of(measurement: Measurement) -> Float[Tensor, "row feature"]:
+    """Return the stored logits of a measurement, one row per row of its text."""
+    if measurement.logits is None:
+        raise TaskError("the logits of this measurement were dropped; only those of a search's best set are stored")
+    return measurement.logits
 
 
 def _masks(copies: MaskedTexts, results: Sequence[SearchResult]) -> VerifiedMasks:
     device = copies.batch.tokens.device
-    kept = copies.always.clone()
-    kept[[row for text in copies.texts for row in text.rows]] = copies.tokens_of(
-        [(text, result.kept) for text, result in enumerate(results)]
-    )
+    kept, logits = copies.always.clone(), flat_logits(copies.answer).clone()
+    rows = [row for text in copies.texts for row in text.rows]
+    kept[rows] = copies.tokens_of([(text, result.kept) for text, result in enumerate(results)])
+    if rows:
+        logits[rows] = torch.cat([logits_of(result.measurement) for result in results])
     rows_used = [result.sets * len(text.rows) for text, result in zip(copies.texts, results, strict=True)]
     return VerifiedMasks(
         kept=kept,
@@ -212,6 +258,7 @@ def _masks(copies: MaskedTexts, results: Sequence[SearchResult]) -> VerifiedMask
         holds_empty=torch.tensor([not result.kept for result in results], device=device),
         rows_used=torch.tensor(rows_used, device=device),
         units=tuple(tuple(sorted(result.kept)) for result in results),
+        answer=from_logits(copies.answer, logits),
     )
 
 

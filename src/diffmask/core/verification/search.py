@@ -8,12 +8,14 @@ single removal was measured to break the answer.
 """
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 Kept = frozenset[int]
 """Numbers of the units that are kept; all others are erased."""
@@ -31,6 +33,8 @@ class Measurement:
     same_prediction: bool
     log_odds: float
     """Log-odds of the original prediction."""
+    logits: Tensor | None = None
+    """Logits of the answer, one row per row of the text; a search stores those of its best set only."""
 
     def holds(self, margin: float) -> bool:
         """Return whether the answer is within the margin and the prediction is the same."""
@@ -53,6 +57,12 @@ class SearchConfig:
     """Smallest share of posterior samples in which a proposed set is the smallest that holds."""
     draws: int = 512
     """Samples from the posterior of the linear model per batch of proposals."""
+    restarts: int = 2
+    """Further rounds of proposals and removals after the first minimal set, while sets of 3 units or more shrink."""
+    singles: int = 16
+    """Units that are measured alone, and then in pairs, where the first minimal set has more than 3 units."""
+    most_rows: int = 256
+    """Masked rows of one text that go through the model, at most. A search that is cut short has `minimal=False`."""
 
 
 @dataclass(frozen=True)
@@ -68,52 +78,106 @@ class SearchResult:
 
 
 Search = Generator[list[Kept], list[Measurement], SearchResult]
+Measuring = Generator[list[Kept], list[Measurement], bool | None]
+"""Part of a search; its return value, where it has one, says whether all wanted sets are measured."""
 
 
 def search_minimal_set(
-    order: Sequence[int], original: Measurement, margin: float, config: SearchConfig | None = None
+    order: Sequence[int],
+    original: Measurement,
+    margin: float,
+    config: SearchConfig | None = None,
+    *,
+    rows_per_set: int = 1,
+    avoided: Collection[int] = (),
 ) -> Search:
     """Yield sets to measure, receive their measurements, return a small set that holds and is 1-minimal.
 
-    `order` has the units from most to least important; `original` is the measurement with every unit kept.
+    `order` has the units from most to least important; `original` is the measurement with every unit kept. Of two sets
+    of one size the one with fewer `avoided` units is better.
     """
-    return _Search(order, original, margin, config or SearchConfig()).run()
+    config = config or SearchConfig()
+    most = max(1, config.most_rows // rows_per_set)
+    return _Search(order, original, margin, config, most, frozenset(avoided)).run()
 
 
 class _Search:
     """All measurements of one text, and the best set so far."""
 
-    def __init__(self, order: Sequence[int], original: Measurement, margin: float, config: SearchConfig) -> None:
+    def __init__(
+        self,
+        order: Sequence[int],
+        original: Measurement,
+        margin: float,
+        config: SearchConfig,
+        most_sets: int,
+        avoided: Kept,
+    ) -> None:
         self.order, self.margin, self.config = order, margin, config
+        self.most_sets, self.avoided = most_sets, avoided
         self.known: dict[Kept, Measurement] = {frozenset(order): original}
         self.best: Kept = frozenset(order)
         self.effects = LinearEffects(order, original)
 
     def run(self) -> Search:
-        """Prefixes first, then proposals of smaller sets together with single removals, then removals alone."""
+        """Prefixes first, then rounds of proposals of smaller sets followed by single removals."""
         for sizes in prefix_batches(len(self.order), self.config.prefixes):
             yield from self._measure(map(self._prefix, sizes))
             if len(self.best) < len(self.order):
                 break
+        between = map(self._prefix, sizes_between(len(self.best), [len(kept) for kept in self.known]))
+        for number in range(1 + self.config.restarts):
+            before = self.best
+            yield from self._measure_proposals(between if number == 0 else ())
+            yield from self._remove_units()
+            # Removals are measurements too, from which the linear model may propose a set that shares few units.
+            if len(self.best) <= 2 or (number and self.best == before):
+                break
+            if len(self.best) > 3:
+                yield from self._measure_pairs()
+        return SearchResult(self.best, self.known[self.best], self._is_minimal(), len(self.known) - 1)
+
+    def _measure_proposals(self, others: Iterable[Kept]) -> Measuring:
+        """Measure proposals, batch by batch; other sets go with the first batch."""
+        wanted = [*others, *self._proposals()]
         for _ in range(self.config.batches):
-            wanted = self._proposals()
             if not wanted:
                 break
             yield from self._measure(wanted)
-        yield from self._remove_units()
-        return SearchResult(self.best, self.known[self.best], self._is_minimal(), len(self.known) - 1)
+            wanted = self._proposals()
+        return None
+
+    def _measure_pairs(self) -> Measuring:
+        """Measure single units, then pairs of the best of them: they may hold where larger sets between them break."""
+        yield from self._measure(frozenset({unit}) for unit in self.order[: self.config.singles])
+        singles = [frozenset({unit}) for unit in self.order if frozenset({unit}) in self.known]
+        singles.sort(key=lambda kept: self.known[kept].divergence)
+        pairs = combinations(singles[: self.config.proposals + 1], 2)
+        return (yield from self._measure(first | second for first, second in pairs))
 
     def _prefix(self, size: int) -> Kept:
         return frozenset(self.order[:size])
 
-    def _measure(self, wanted: Iterable[Kept]) -> Generator[list[Kept], list[Measurement], None]:
-        """Measure the sets that are not known yet; the smallest that holds becomes the best."""
+    def _measure(self, wanted: Iterable[Kept]) -> Measuring:
+        """Measure the sets that are not known yet; the smallest that holds becomes the best.
+
+        Return whether all of them are known: not, if this takes more rows than allowed.
+        """
         unknown = [kept for kept in dict.fromkeys(wanted) if kept not in self.known]
-        if not unknown:
-            return
-        measurements = yield unknown
-        self.known.update(zip(unknown, measurements, strict=True))
-        self.best = min([self.best, *filter(self._holds, unknown)], key=self._cost)
+        affordable = unknown[: self.most_sets - (len(self.known) - 1)]
+        if affordable:
+            measurements = yield affordable
+            self.known.update(zip(affordable, measurements, strict=True))
+            previous = self.best
+            self.best = min([self.best, *filter(self._holds, affordable)], key=self._cost)
+            self._drop_logits({previous, *affordable})
+        return len(affordable) == len(unknown)
+
+    def _drop_logits(self, measured: Iterable[Kept]) -> None:
+        """Store the logits of the best set alone, and as a copy: a row of a tensor holds the memory of all rows."""
+        for kept in measured:
+            logits = self.known[kept].logits if kept == self.best else None
+            self.known[kept] = replace(self.known[kept], logits=None if logits is None else logits.clone())
 
     def _holds(self, kept: Kept) -> bool:
         return self.known[kept].holds(self.margin)
@@ -122,18 +186,18 @@ class _Search:
         removals = [self.best - {unit} for unit in self.best]
         return all(kept in self.known and not self._holds(kept) for kept in removals)
 
-    def _cost(self, kept: Kept) -> tuple[int, float]:
-        """Fewer units first, then the smaller divergence."""
-        return len(kept), self.known[kept].divergence
+    def _cost(self, kept: Kept) -> tuple[int, int, float]:
+        """Fewer units first, then fewer avoided ones, then the smaller divergence."""
+        return len(kept), len(kept & self.avoided), self.known[kept].divergence
 
     def _proposals(self) -> list[Kept]:
         """Sets smaller than the best that are likely to hold."""
-        if len(self.best) <= 1:
+        if len(self.best) <= 1 or frozenset() not in self.known:
             return []
         self.effects.update(self.known)
         return self.effects.propose(len(self.best) - 1, self.margin, self.known, self.config)
 
-    def _remove_units(self) -> Generator[list[Kept], list[Measurement], None]:
+    def _remove_units(self) -> Measuring:
         """Drop units until every single removal is measured to break.
 
         Each cycle measures all single removals, then nested removals of the units whose own removal holds, the one
@@ -142,13 +206,26 @@ class _Search:
         while True:
             current = self.best
             removals = {unit: current - {unit} for unit in current}
-            yield from self._measure(removals.values())
-            free = [unit for unit in current if self._holds(removals[unit])]
-            if not free:
-                return
+            complete = yield from self._measure(removals.values())
+            free = [unit for unit, kept in removals.items() if kept in self.known and self._holds(kept)]
+            if not free or not complete:
+                return complete
             free.sort(key=lambda unit: self.known[removals[unit]].divergence)
             counts = {len(free), *(2**power for power in range(1, len(free).bit_length()))}
             yield from self._measure(current - set(free[:count]) for count in sorted(counts))
+
+
+def sizes_between(holding: int, measured: Collection[int]) -> list[int]:
+    """Return three sizes, evenly spaced, between the smallest prefix that holds and the largest measured one below it.
+
+    >>> sizes_between(16, [0, 1, 2, 4, 8, 16, 50])
+    [10, 12, 14]
+    >>> sizes_between(4, [0, 1, 2, 4])
+    [3]
+    """
+    broken = max((size for size in measured if size < holding), default=0)
+    step = (holding - broken) / 4
+    return sorted({round(broken + step * part) for part in (1, 2, 3)} - {broken, holding})
 
 
 def prefix_batches(length: int, first: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -159,6 +159,11 @@ class MaskExplainer(Explainer, ABC):
         filler = self.baseline(site) if baseline is None else baseline
         return {self.masked_site(site): interpolate(gate, filler, maskable)}
 
+    @property
+    def erases_states(self) -> bool:
+        """Whether each site's mask erases the states of that site."""
+        return self.mask == "states"
+
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """Return the labels, which are not used: masks keep the whole prediction, and no forward pass is needed."""
         return batch.target
@@ -231,6 +236,9 @@ class MaskExplainer(Explainer, ABC):
 
     @torch.no_grad()
     def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
-        """Return the prediction with only some tokens kept, by the mask of `layer`, with this explainer's baseline."""
-        site = self.sites[-1] if layer is None else layer
+        """Return the prediction with only some tokens kept, by the mask of `layer`, with this explainer's baseline.
+
+        Without a layer the mask is that of the first site: it erases the tokens themselves, or the earliest states.
+        """
+        site = self.sites[0] if layer is None else layer
         return self.task.predict(batch, self.edits(site, kept.to(self.baseline(site).dtype), batch.maskable))

@@ -162,6 +162,10 @@ class NestedMaskExplainer(MaskExplainer):
         """Return the mean of each gate."""
         return self.gates(trace).mean()[:, self.sites.index(site)]
 
+    def margin_at(self, layer: str | None) -> float:
+        """Return the margin that a mask is named after; the loosest one without a name."""
+        return self.margins[-1 if layer is None else self.sites.index(layer)]
+
     def attribution(self, trace: ForwardTrace) -> Attribution:
         """Return keep probabilities per margin, and their mean as scores."""
         keep = self.keep_probability(trace, self.sites)

@@ -1,7 +1,7 @@
 """Explanations of texts; the rows of one long text are merged into one explanation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,17 @@ from torch.distributions import Distribution
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
-from diffmask.core.verification.masks import TextUnits, VerifiedMasks
-from diffmask.core.verification.masks import verify as verify_units
+from diffmask.core.verification.masks import TextUnits
 from diffmask.datasets.tables import Example
-from diffmask.explanation.explanation import Explanation, Prediction, split_units
-from diffmask.explanation.text_units import ReadRow, Token, Unit, unit_gaps
-from diffmask.explanation.verified_set import VerifiedSet
+from diffmask.explanation.explanation import Explanation, split_units
+from diffmask.explanation.text_units import ReadRow, Token, Unit, is_punctuation, unit_gaps
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch
+from diffmask.tasks.text.verification import main_layer, verify_texts
 
 if TYPE_CHECKING:
     from diffmask.tasks.text.task import TextTask
 
-DEFAULT_MARGIN = 0.1
-"""Largest KL(original || masked) of a verified set, in nats, for methods without a margin of their own."""
 TOKENS_AT_ONCE = 2_048
 """Tokens per forward pass, padding included: enough to keep a processor busy at a constant use of memory."""
 
@@ -45,16 +43,16 @@ def explain_examples(
     rows_of: dict[int, list[int]] = {}
     for row, source in enumerate(encoded.sources):
         rows_of.setdefault(source, []).append(row)
-    texts = [_TextRows(task, explainer, example, encoded, rows_of[index]) for index, example in enumerate(examples)]
+    texts = [TextRows(task, explainer, example, encoded, rows_of[index]) for index, example in enumerate(examples)]
     explanations = [_explanation(text, logits, attribution) for text in texts]
     if not verify:
         return explanations
-    sets = verified_sets(texts, [explanation.units for explanation in explanations], logits, attribution)
-    return [replace(explanation, verified=verified) for explanation, verified in zip(explanations, sets, strict=True)]
+    found = verify_texts(texts, [explanation.units for explanation in explanations], "word", logits, attribution)
+    return [explanation.with_verification(one) for explanation, one in zip(explanations, found, strict=True)]
 
 
 @dataclass(frozen=True)
-class _TextRows:
+class TextRows:
     """Text with the rows that it was encoded as."""
 
     task: "TextTask"
@@ -65,6 +63,7 @@ class _TextRows:
 
     @cached_property
     def batch(self) -> Batch:
+        """The rows of the text alone."""
         return self.encoded.batch[torch.tensor(self.rows)].trim()
 
     @cached_property
@@ -79,7 +78,8 @@ class _TextRows:
             tuple((self.rows[row], column) for token in unit.tokens for row, column in positions[token])
             for unit in units
         ]
-        return TextUnits(tuple(self.rows), tuple(columns))
+        avoided = tuple(number for number, unit in enumerate(units) if is_punctuation(unit.text))
+        return TextUnits(tuple(self.rows), tuple(columns), avoided)
 
     def mask_effect(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
         """Return the mean divergence over the text's rows if only these tokens are kept, and the mean prediction."""
@@ -127,7 +127,7 @@ def row_words(example: Example, encoded: EncodedBatch, row: int) -> ReadRow:
     return ReadRow(tuple(unit.text for unit in units), unit_gaps(example.text, example.pair, units), word_columns)
 
 
-def _explanation(text: _TextRows, logits: Float[Tensor, "row *feature"], attribution: Attribution) -> Explanation:
+def _explanation(text: TextRows, logits: Float[Tensor, "row *feature"], attribution: Attribution) -> Explanation:
     positions = text.positions
     tokens = tuple(positions)
     rows = torch.tensor(text.rows)
@@ -143,48 +143,8 @@ def _explanation(text: _TextRows, logits: Float[Tensor, "row *feature"], attribu
         layers=attribution.layers,
         method=text.explainer.config.label if text.explainer.config else type(text.explainer).__name__,
         mask_effect=text.mask_effect,
-        verifier=lambda units: verified_sets([text], [units], logits, attribution)[0],
-    )
-
-
-def verified_sets(
-    texts: Sequence[_TextRows],
-    units: Sequence[tuple[Unit, ...]],
-    logits: Float[Tensor, "row *feature"],
-    attribution: Attribution,
-) -> list[VerifiedSet]:
-    """Search the smallest sufficient set of units of each text, all texts together."""
-    explainer = texts[0].explainer
-    margin = float(getattr(explainer.config, "margin", DEFAULT_MARGIN))
-    masks = verify_units(
-        lambda batch, kept: explainer.predict_kept(batch, kept, None),
-        texts[0].encoded.batch,
-        texts[0].task.distribution(logits),
-        attribution.scores,
-        [text.units(text_units) for text, text_units in zip(texts, units, strict=True)],
-        margin,
-    )
-    return [
-        _verified_set(text, text_units, masks, index, margin)
-        for index, (text, text_units) in enumerate(zip(texts, units, strict=True))
-    ]
-
-
-def _verified_set(
-    text: _TextRows, units: tuple[Unit, ...], masks: VerifiedMasks, index: int, margin: float
-) -> VerifiedSet:
-    chosen = masks.units[index]
-    outside = torch.ones(len(text.positions), dtype=torch.bool)
-    outside[[token for unit in units for token in unit.tokens]] = False
-    return VerifiedSet(
-        words=tuple(units[unit].text for unit in chosen),
-        kept=tuple(unit in chosen for unit in range(len(units))),
-        kl=float(masks.divergence[index]),
-        margin=margin,
-        same_prediction=bool(masks.same_prediction[index]),
-        minimal=bool(masks.minimal[index]),
-        rows=int(masks.rows_used[index]),
-        prior=None if chosen else str(text.mask_effect(outside, None)[1]),
+        verifier=lambda units, kind: verify_texts([text], [units], kind, logits, attribution)[0],
+        main_layer=main_layer(text.explainer, attribution),
     )
 
 
