@@ -326,9 +326,9 @@ def test_a_search_that_may_measure_few_rows_holds_and_does_not_claim_to_be_minim
 
 
 def test_two_units_that_hold_only_without_the_others_between_are_found() -> None:
-    # Six units together hold and none of them can be dropped, but the last two alone hold as well.
+    # Six units together hold and none of them can be dropped, but the last two, each a little better, hold as well.
     everything, first = frozenset(range(8)), frozenset(range(6))
-    table = {everything: 1.0, first: 1.0, frozenset({6, 7}): 1.0}
+    table = {everything: 1.0, first: 1.0, frozenset({6, 7}): 1.0, frozenset({6}): -0.8, frozenset({7}): -0.8}
     found = verified(LookupTask(8, table), torch.arange(8.0, 0.0, -1.0)[None])
     assert found.units == ((6, 7),)
 
