@@ -213,7 +213,7 @@ class Explanation:
         return ScoredText(
             group=self.prediction.label,
             words=self.words,
-            scores=self.scores.tolist() if self.by_layer is not None else [row[0] for row in self._values()],
+            scores=self.scores.tolist() if self.by_layer is not None else [row[0] for row in self._values(None)],
             kept=None if self.verified is None else self.verified.kept,
             dropped_at=None if self.by_layer is None else self.dropped_at(),
         )
