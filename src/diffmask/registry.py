@@ -103,6 +103,16 @@ _METHODS = (
         "erase, delete or hide one token at a time (Li 2016)",
     ),
     (
+        "context-cite",
+        "methods.unit_ablation:ContextCite",
+        "a sparse linear model of random ablations of a prompt's parts (Cohen-Wang 2024)",
+    ),
+    (
+        "kernel-shap",
+        "methods.unit_ablation:KernelShap",
+        "Shapley values of a prompt's parts, sampled or exact (Lundberg 2017)",
+    ),
+    (
         "subset-search",
         "methods.subset_search:SubsetSearch",
         "the smallest sets that keep the prediction (Li 2016)",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Batch
@@ -40,6 +40,17 @@ class HasAttention(Protocol):
 
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """Return the attention of each query to each key; a model with one attention pooling has one query."""
+
+
+@runtime_checkable
+class ErasesUnits(Protocol):
+    """A task whose tokens are erased in groups, in the task's own way, such as the passages of a prompt."""
+
+    def unit_numbers(self, batch: Batch) -> Int[Tensor, "row token"]:
+        """Return the number of each token's unit, from 1; 0 for a token that cannot be erased."""
+
+    def erase(self, batch: Batch, erased: Bool[Tensor, "row token"]) -> Batch:
+        """Return the rows without the erased tokens."""
 
 
 @runtime_checkable
@@ -129,6 +140,7 @@ _REMEDIES: dict[type, str] = {
     HasSmallestEvidence: "does not know its smallest evidence; use a task that does, such as 'toy'",
     HasAttention: "gives no attention weights; write its attentions(batch), and load a Hugging Face transformer with "
     'attn_implementation="eager": the faster kernels never hold the weights',
+    ErasesUnits: "has no units that are erased as a whole; use a task that has, such as 'text-generation'",
     ExplainsInputs: "reads batches only; encode the inputs as a diffmask.Batch",
     Retrainable: "cannot be trained again; add the mixin diffmask.Retrainable and a retrain(data, seed)",
 }

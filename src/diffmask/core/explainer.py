@@ -16,9 +16,9 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from diffmask.core.batch import Attribution, Batch, iter_by_length, order_by_length, require_tokens
-from diffmask.core.capabilities import ExplainsInputs, require
+from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, require
 from diffmask.core.config import Config
-from diffmask.core.distributions import logits, predicted_outcome
+from diffmask.core.distributions import logits
 from diffmask.core.hooks import exclusive
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
@@ -137,12 +137,12 @@ class Explainer(nn.Module, ABC):
         """Return the model's answer and the scores for its prediction; a subclass may need one pass for both."""
         with torch.no_grad():
             answer = self.task.predict(batch)
-        return answer, self.explain(batch, predicted_outcome(answer))
+        return answer, self.explain(batch, self.task.explained_outcome(batch, answer))
 
     @torch.no_grad()
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """Return the outcome that is explained by default: the model's prediction."""
-        return predicted_outcome(self.task.predict(batch))
+        return self.task.explained_outcome(batch)
 
     @property
     def erases_states(self) -> bool:
@@ -157,9 +157,12 @@ class Explainer(nn.Module, ABC):
     def predict_kept(self, batch: Batch, kept: Bool[Tensor, "row token"], layer: str | None) -> Distribution:
         """Run the model with every maskable token erased that is not kept.
 
-        The mask token replaces an erased token; in a vocabulary without one, a zero embedding does.
+        A task that erases in its own way does so. Otherwise the mask token replaces an erased token; in a vocabulary
+        without one, a zero embedding does.
         """
         erased = batch.maskable & ~kept
+        if isinstance(self.task, ErasesUnits):
+            return self.task.predict(self.task.erase(batch, erased))
         if self.task.mask_token is not None:
             return self.task.predict(replace(batch, tokens=batch.tokens.masked_fill(erased, self.task.mask_token)))
         return self.task.predict(batch, {self.task.sites[0]: lambda state: state.masked_fill(erased[..., None], 0.0)})

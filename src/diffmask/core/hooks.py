@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from inspect import signature
 from threading import Lock, RLock, get_ident
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from diffmask.errors import SiteError, nearest
@@ -190,6 +191,43 @@ def skip_modules(model: nn.Module, modules: Iterable[str], *, members: int) -> I
         for path in modules:
             patches.enter_context(_replaced_forward(model.get_submodule(path), return_input))
         yield
+
+
+@contextmanager
+def edit_argument(model: nn.Module, modules: Iterable[str], name: str, edit: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace an argument of the named modules by `edit(argument)`, whether it is passed by position or by name."""
+
+    def hook(module: nn.Module, arguments: Any, named: dict[str, Any]) -> Any:
+        parameters = list(signature(module.forward).parameters)
+        place = parameters.index(name) if name in parameters else len(arguments)
+        if place < len(arguments):
+            return (*arguments[:place], edit(arguments[place]), *arguments[place + 1 :]), named
+        return arguments, {**named, name: edit(named.get(name))}
+
+    with exclusive(model), ExitStack() as handles:
+        for path in modules:
+            handle = model.get_submodule(path).register_forward_pre_hook(_this_thread_only(hook), with_kwargs=True)
+            handles.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def select_tokens(model: nn.Module, module: str, columns: Int[Tensor, "row selected"] | slice) -> Iterator[None]:
+    """Let the named module see only some tokens of its input, such as a language model's head."""
+
+    def hook(_module: nn.Module, arguments: Any) -> Any:
+        state = arguments[0]
+        if isinstance(columns, slice):
+            return (state[:, columns], *arguments[1:])
+        rows = torch.arange(len(state), device=state.device)[:, None]
+        return (state[rows, columns], *arguments[1:])
+
+    with exclusive(model):
+        handle = model.get_submodule(module).register_forward_pre_hook(_this_thread_only(hook))
+        try:
+            yield
+        finally:
+            handle.remove()
 
 
 @contextmanager

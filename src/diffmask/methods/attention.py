@@ -27,7 +27,9 @@ class Attention(Method):
 
     def build(self, task: Task, seed: int) -> "AttentionExplainer":
         """Check that the task returns attention weights."""
-        attention_weights(task, next(iter(task.data.values()))[:1].trim())
+        require(task, HasAttention, self.name)
+        for batch in list(task.data.values())[:1]:
+            attention_weights(task, batch[:1].trim())
         return AttentionExplainer(self, task)
 
 

@@ -9,13 +9,15 @@ from torch import Tensor, nn
 
 from diffmask.core.baselines import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch, delete_tokens, hide_tokens
-from diffmask.core.capabilities import HasSmallestEvidence, require
+from diffmask.core.capabilities import ErasesUnits, HasSmallestEvidence, require
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import erase_states
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
+from diffmask.core.units import spread_unit_scores
 from diffmask.errors import ConfigError, TaskError
+from diffmask.methods.unit_ablation import ablated_scores, unit_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,8 @@ class LeaveOneOut(Method):
 
     mode: Literal["mask", "delete", "attention-mask"] = "mask"
     """Erase the token's state, delete the token from the text, or exclude it from attention.
+
+    A task with units of its own, such as the parts of a prompt, erases one unit at a time in its own way.
 
     The only token of a text cannot be deleted or excluded: its state is erased.
     """
@@ -42,8 +46,12 @@ class LeaveOneOut(Method):
         if self.internal_batch_size < 1:
             raise ConfigError(f"leave-one-out: internal_batch_size must be at least 1; got {self.internal_batch_size}")
 
-    def build(self, task: Task, seed: int) -> "LeaveOneOutExplainer":
+    def build(self, task: Task, seed: int) -> "LeaveOneOutExplainer | LeaveOneUnitOutExplainer":
         """Check that the model has an attention mask, if tokens are excluded from attention."""
+        if isinstance(task, ErasesUnits):
+            if self.mode != "mask" or self.site is not None:
+                raise TaskError(f"leave-one-out: {type(task).__name__} erases its units in its own way; set it there")
+            return LeaveOneUnitOutExplainer(self, task)
         if self.mode == "attention-mask" and not task.attention_masked:
             raise TaskError(f"leave-one-out: {type(task).__name__} has no attention mask; use mode 'mask' or 'delete'")
         site = self.site_of(task, self.site)
@@ -83,6 +91,26 @@ class LeaveOneOutExplainer(Explainer):
         shorter = hide_tokens(batch, removed) if self.method.mode == "attention-mask" else delete_tokens(batch, removed)
         answer = self.task.predict(shorter, {self.site: erase_states(replaced, self.baseline)})
         return target_score(answer, target, self.method.quantity)
+
+
+class LeaveOneUnitOutExplainer(Explainer):
+    """Explainer that runs the model on the text and once per unit of its task."""
+
+    def __init__(self, method: LeaveOneOut, task: Task) -> None:
+        super().__init__(task)
+        self.method = method
+
+    @torch.no_grad()
+    def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Give every token of a unit the change of f without the unit."""
+        numbers = require(self.task, ErasesUnits, "leave-one-out").unit_numbers(batch)
+        rows, units = unit_pairs(numbers)
+        kept = torch.arange(1, int(numbers.max()) + 1, device=units.device) != units[:, None]
+        whole = target_score(self.task.predict(batch), target, self.method.quantity)
+        remaining = ablated_scores(self.task, batch, target, rows, kept, self.method.quantity)
+        scores = whole.new_zeros(len(batch), int(numbers.max()))
+        scores[rows, units - 1] = whole[rows] - remaining
+        return Attribution(spread_unit_scores(scores, numbers))
 
 
 @dataclass(frozen=True, kw_only=True)

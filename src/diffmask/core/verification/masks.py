@@ -17,6 +17,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import (
+    TokenCategoricals,
     agreement,
     divergence,
     flat_logits,
@@ -284,6 +285,11 @@ def _(answer: Categorical, rows: Tensor) -> Distribution:
 @select_rows.register
 def _(answer: Normal, rows: Tensor) -> Distribution:
     return Normal(answer.loc[rows], answer.scale[rows], validate_args=False)
+
+
+@select_rows.register
+def _(answer: TokenCategoricals, rows: Tensor) -> Distribution:
+    return TokenCategoricals(answer.base_dist.logits[rows], answer.scored[rows])
 
 
 @select_rows.register(Independent)

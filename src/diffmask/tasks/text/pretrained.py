@@ -59,7 +59,7 @@ def load_model(
 
 def _load_trained(auto_class: str, name: str | Path, trust_remote_code: bool) -> Any:
     """Load a model and refuse one whose head would be random."""
-    model, report = _from_pretrained(
+    model, report = from_pretrained(
         _auto_class(auto_class), name, trust_remote_code=trust_remote_code, output_loading_info=True
     )
     if report["missing_keys"]:
@@ -81,17 +81,18 @@ def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Return the configuration of a model's folder or hub id."""
     from transformers import AutoConfig
 
-    return _from_pretrained(AutoConfig, name, trust_remote_code=trust_remote_code)
+    return from_pretrained(AutoConfig, name, trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a folder or a hub id."""
     from transformers import AutoTokenizer
 
-    return _from_pretrained(AutoTokenizer, name, trust_remote_code=trust_remote_code)
+    return from_pretrained(AutoTokenizer, name, trust_remote_code=trust_remote_code)
 
 
-def _from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: bool, **options: Any) -> Any:
+def from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: bool, **options: Any) -> Any:
+    """Load a class of `transformers` by folder or hub id, quietly and with a clear error."""
     # An explicit False: with None, transformers asks on stdin whether to run the repository's code.
     try:
         with quiet_transformers():
@@ -198,7 +199,7 @@ class FineTuningSource:
     def init_model(self, auto_class: str, seed: int, **options: Any) -> Any:
         """Return the encoder with an untrained head of an auto class; its configuration states this source."""
         with seeded(seed, "classifier"):
-            model = _from_pretrained(
+            model = from_pretrained(
                 _auto_class(auto_class),
                 packaged_encoder(str(self.encoder)),
                 trust_remote_code=self.trust_remote_code,

@@ -1,0 +1,1 @@
+"""Task of a decoder language model: which parts of a prompt did its response need?"""

@@ -1,0 +1,374 @@
+"""A language model's response, its parts, and what erasing them does, on tiny models of six families."""
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import diffmask as dm
+from diffmask.core.batch import Batch, hide_tokens
+from diffmask.core.distributions import TokenCategoricals, divergence, log_odds, predicted_outcome
+from diffmask.core.units import unit_scores
+from diffmask.errors import InputError, TaskError
+from diffmask.explanation.response import ResponseExplanation
+from diffmask.tasks.generation.encoding import EVENT, PART, POSITION, PromptEncodingConfig
+from diffmask.tasks.generation.prompt import read_prompt, render
+from diffmask.tasks.generation.task import TextGeneration
+from support.tiny_language_models import FAMILIES, tiny_language_model, word_tokenizer
+
+torch.set_num_threads(1)
+PROMPTS: list[Any] = [
+    {
+        "documents": ["ann lives in oslo. bob lives in lima.", "ann works as a baker."],
+        "question": "where does bob live?",
+    },
+    {"documents": ["bob is a pilot."], "question": "what is bob?", "response": "a pilot."},
+    {
+        "documents": ["ann is a baker. bob is a pilot. ann lives in lima. bob lives in oslo."],
+        "question": "what is ann?",
+    },
+]
+CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}
+each_family = pytest.mark.parametrize("kind", FAMILIES)
+
+
+@cache
+def task_of(kind: str = "llama", **choices: Any) -> TextGeneration:
+    encoding = PromptEncodingConfig(max_new_tokens=6, **{"replacement": "the", **choices})
+    return TextGeneration(tiny_language_model(kind), word_tokenizer(), train=PROMPTS, encoding=encoding)
+
+
+def answer(task: TextGeneration, batch: Batch) -> TokenCategoricals:
+    with torch.no_grad():
+        found = task.predict(batch)
+    assert isinstance(found, TokenCategoricals)
+    return found
+
+
+def test_parts_are_located_in_the_rendered_prompt() -> None:
+    rendered = render(read_prompt(PROMPTS[0]), word_tokenizer())
+    assert [part.text for part in rendered.parts] == [
+        "ann lives in oslo.",
+        "bob lives in lima.",
+        "ann works as a baker.",
+    ]
+    assert all(rendered.text[slice(*part.span)] == part.text for part in rendered.parts)
+    assert rendered.parts[2].name == "document 2"
+
+
+def test_turns_and_the_system_message_are_parts_but_the_last_question_is_not() -> None:
+    chat = [
+        {"role": "system", "content": "the answer is yes"},
+        {"role": "user", "content": "where does ann live?"},
+        {"role": "assistant", "content": "oslo"},
+        {"role": "user", "content": "what is bob?"},
+    ]
+    rendered = render(read_prompt(chat, "turn"), word_tokenizer())
+    assert [part.name for part in rendered.parts] == ["system", "turn 2 (user)", "turn 3 (assistant)"]
+
+
+def test_tools_are_parts_located_by_their_own_text() -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("weather", "oslo")]
+    rendered = render(read_prompt({"messages": [{"role": "user", "content": "yes"}], "tools": tools}), word_tokenizer())
+    assert [part.name for part in rendered.parts] == ["tool weather", "tool oslo"]
+    assert "weather" in rendered.parts[0].text and "oslo" in rendered.parts[1].text
+
+
+def test_a_single_text_is_split_into_its_own_sentences() -> None:
+    parts = render(read_prompt("ann is a baker. what is ann?"), word_tokenizer()).parts
+    assert [part.text for part in parts] == ["ann is a baker.", "what is ann?"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ({"documents": [], "question": "x"}, "documents"),
+        ({"documents": ["a"], "query": "x"}, "'query' is not a field"),
+        ({"documents": [3], "question": "x"}, "found a int"),
+        ("  ", "empty"),
+        (7, "a prompt is a text"),
+    ],
+)
+def test_bad_prompts_are_refused_with_the_reason(prompt: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_prompt(prompt)
+
+
+def test_a_prompt_longer_than_the_model_is_refused_before_it_runs() -> None:
+    with pytest.raises(InputError, match="exceeds the model's 128"):
+        task_of().encode([{"documents": ["ann lives in oslo. " * 40], "question": "where?"}])
+
+
+@each_family
+def test_answers_are_the_plain_model_s_next_token_distributions(kind: str) -> None:
+    task = task_of(kind)
+    row = task.rows["train"][0]
+    ids = torch.tensor([[*row.prompt.ids, *row.response]])
+    with torch.no_grad():
+        logits = task.model(ids).logits[0, len(row.prompt.ids) - 1 : -1]
+    found = answer(task, task.data["train"][:1].trim())
+    torch.testing.assert_close(found.base_dist.logits[0, : len(row.response)], logits.log_softmax(-1), **CLOSE)
+
+
+@each_family
+def test_batched_rows_equal_single_rows_and_left_padding_is_neutral(kind: str) -> None:
+    task, batch = task_of(kind), task_of(kind).data["train"]
+    together = answer(task, batch)
+
+    def shift(value: torch.Tensor) -> torch.Tensor:
+        return (
+            value
+            if value.shape[1:2] != batch.tokens.shape[1:]
+            else torch.cat([torch.zeros_like(value[:, :3]), value], 1)
+        )
+
+    padded = answer(task, batch.map(lambda value: shift(value) if value.ndim > 1 else value))
+    for row in range(len(batch)):
+        events = batch.inputs["scored"][row]
+        single = answer(task, batch[row : row + 1].trim())
+        torch.testing.assert_close(together.base_dist.logits[row][events], single.base_dist.logits[0][events], **CLOSE)
+        torch.testing.assert_close(padded.base_dist.logits[row][events], single.base_dist.logits[0][events], **CLOSE)
+
+
+@each_family
+def test_leaving_a_hidden_part_out_equals_an_attention_mask(kind: str) -> None:
+    task = task_of(kind)
+    batch = task.data["train"][:1].trim()
+    gone = batch.token_inputs[PART] == 2
+    short, masked = answer(task, task.erase(batch, gone)), answer(task, hide_tokens(batch, gone))
+    torch.testing.assert_close(short.base_dist.logits, masked.base_dist.logits, **CLOSE)
+    with torch.no_grad():
+        everywhere: Any = task.predict_hidden_from(batch, gone, 0)
+        nowhere: Any = task.predict_hidden_from(batch, gone, 3)
+    torch.testing.assert_close(everywhere.base_dist.logits, masked.base_dist.logits, **CLOSE)
+    torch.testing.assert_close(nowhere.base_dist.logits, answer(task, batch).base_dist.logits, **CLOSE)
+
+
+@each_family
+def test_a_shared_prefix_gives_the_answers_of_whole_passes(kind: str) -> None:
+    task = task_of(kind)
+    batch = task.data["train"][:1].trim().repeat(3)
+    erased = torch.stack([batch.token_inputs[PART][0] == number for number in (1, 2, 3)])
+    copies = task.erase(batch, erased)
+    shared = answer(task, copies)
+    for row in range(3):
+        alone = answer(task, copies[row : row + 1].trim())
+        torch.testing.assert_close(shared.base_dist.logits[row], alone.base_dist.logits[0], **CLOSE)
+
+
+def test_removing_a_part_equals_a_prompt_that_never_had_it() -> None:
+    task = task_of(erasing="remove")
+    prompt = {"documents": ["ann is a baker. bob is a pilot."], "question": "what?", "response": "a pilot."}
+    shorter = {"documents": ["ann is a baker."], "question": "what?", "response": "a pilot."}
+    batch = task.encode([prompt])
+    removed = answer(task, task.erase(batch, batch.token_inputs[PART] == 2))
+    torch.testing.assert_close(removed.base_dist.logits, answer(task, task.encode([shorter])).base_dist.logits, **CLOSE)
+
+
+def test_replaced_tokens_keep_their_places() -> None:
+    task = task_of(erasing="replace")
+    batch = task.data["train"][:1].trim()
+    replaced = task.erase(batch, batch.token_inputs[PART] == 1)
+    the = task.tokenizer.convert_tokens_to_ids("the")
+    assert set(replaced.tokens[batch.token_inputs[PART] == 1].tolist()) == {the}
+    assert torch.equal(replaced.tokens[batch.token_inputs[PART] != 1], batch.tokens[batch.token_inputs[PART] != 1])
+
+
+def test_a_replacement_without_a_token_is_refused() -> None:
+    with pytest.raises(InputError, match="has no token"):
+        TextGeneration(tiny_language_model("llama"), word_tokenizer(), encoding=PromptEncodingConfig(erasing="replace"))
+
+
+def test_the_model_s_own_response_is_greedy_and_includes_its_end() -> None:
+    task = task_of()
+    row = task.rows["train"][0]
+    found = answer(task, task.data["train"][:1].trim())
+    assert predicted_outcome(found)[0, : len(row.response)].tolist() == list(row.response)
+    assert len(row.response) == 6 or row.response[-1] in task.ends
+
+
+def test_one_token_of_a_response_is_explained_alone() -> None:
+    task = task_of()
+    whole, third = task.encode(PROMPTS[:1]), task.encode(PROMPTS[:1], span=(2, 3))
+    logits = answer(task, whole).base_dist.logits[:, 2]
+    expected = logits.gather(1, whole.target[:, 2:3]).squeeze(1)
+    torch.testing.assert_close(answer(task, third).log_prob(third.target), expected, **CLOSE)
+
+
+def test_attention_of_the_response_matches_the_model_s_own_weights() -> None:
+    task = task_of()
+    model = tiny_language_model("llama", attn_implementation="eager")
+    row, batch = task.rows["train"][0], task.data["train"][:1].trim()
+    with torch.no_grad():
+        weights = model(batch.tokens, output_attentions=True).attentions
+    found = task.attentions(batch)
+    last = len(row.prompt.ids) - 1
+    for layer in range(3):
+        expected = weights[layer][0, :, last : last + len(row.response)]
+        torch.testing.assert_close(found[0, layer, :, : len(row.response)], expected, **CLOSE)
+
+
+def test_the_log_odds_of_a_response_are_those_of_its_probability() -> None:
+    found = TokenCategoricals(
+        torch.randn(2, 3, 5, generator=torch.manual_seed(0)), torch.tensor([[True] * 3, [True] * 2 + [False]])
+    )
+    outcome = torch.tensor([[1, 2, 3], [0, 4, 0]])
+    probability = found.log_prob(outcome).exp()
+    torch.testing.assert_close(log_odds(found, outcome), (probability / (1 - probability)).log(), **CLOSE)
+
+
+def test_the_divergence_is_a_mean_over_scored_tokens() -> None:
+    first, second = torch.randn(2, 1, 3, 4, generator=torch.manual_seed(0))
+    scored = torch.tensor([[True, True, False]])
+    p, q = first.softmax(-1)[0], second.softmax(-1)[0]
+    expected = float((p * (p.log() - q.log())).sum(-1)[:2].mean())
+    found = divergence(TokenCategoricals(first, scored), TokenCategoricals(second, scored))
+    assert float(found) == pytest.approx(expected, rel=1e-4)
+
+
+METHODS: list[dm.Method] = [
+    dm.LeaveOneOut(),
+    dm.ContextCite(ablations=8),
+    dm.KernelShap(ablations=8),
+    dm.Attention(),
+    dm.Gradient(),
+    dm.InputXGradient(),
+    dm.IntegratedGradients(n_steps=4),
+]
+
+
+@each_family
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_methods_score_batches_like_single_rows_and_leave_the_model_alone(kind: str, method: dm.Method) -> None:
+    task = task_of(kind)
+    before = {name: value.clone() for name, value in task.model.state_dict().items()}
+    explainer, batch = method.fit(task, seed=0), task.data["train"]
+    together = explainer(batch).scores
+    for row in range(len(batch)):
+        single = batch[row : row + 1].trim()
+        alone = explainer(single).scores
+        torch.testing.assert_close(together[row : row + 1, : alone.shape[1]], alone, rtol=1e-3, atol=1e-3)
+    assert all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in task.model.modules())
+
+
+def test_leave_one_part_out_is_the_change_of_the_log_odds() -> None:
+    task = task_of()
+    batch = task.data["train"][:1].trim()
+    scores = unit_scores(dm.LeaveOneOut().fit(task)(batch).scores, task.unit_numbers(batch))[0]
+    for part in (1, 2, 3):
+        without = task.erase(batch, batch.token_inputs[PART] == part)
+        expected = log_odds(answer(task, batch), batch.target) - log_odds(answer(task, without), batch.target)
+        assert float(scores[part - 1]) == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_kernel_shap_of_all_coalitions_is_the_shapley_value() -> None:
+    task = task_of()
+    batch = task.data["train"][:1].trim()
+
+    def value(kept: set[int]) -> float:
+        gone = batch.maskable & ~torch.isin(batch.token_inputs[PART], torch.tensor(sorted(kept) or [99]))
+        return float(log_odds(answer(task, task.erase(batch, gone)), batch.target))
+
+    weights = {0: 1 / 3, 1: 1 / 6, 2: 1 / 3}
+    scores = unit_scores(dm.KernelShap().fit(task)(batch).scores, task.unit_numbers(batch))[0]
+    for part in (1, 2, 3):
+        others = {1, 2, 3} - {part}
+        subsets: list[set[int]] = [set(), *({other} for other in others), others]
+        shapley = sum(weights[len(kept)] * (value(kept | {part}) - value(kept)) for kept in subsets)
+        assert float(scores[part - 1]) == pytest.approx(shapley, abs=1e-3)
+
+
+def test_context_cite_solves_the_lasso_of_scikit_learn() -> None:
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    from diffmask.methods.unit_ablation import lasso
+
+    source = torch.manual_seed(0)
+    kept = (torch.rand(40, 5, generator=source) < 0.5).double().numpy()
+    values = kept @ [3.0, 0.0, -1.0, 0.1, 0.0] + 0.1 * torch.randn(40, generator=source).double().numpy()
+    deviation = kept.std(axis=0)
+    model = linear_model.Lasso(alpha=0.05).fit((kept - kept.mean(axis=0)) / deviation, values)
+    assert lasso(kept, values, 0.05) == pytest.approx(model.coef_ / deviation, abs=1e-3)
+
+
+def explanation(**choices: Any) -> ResponseExplanation:
+    found = dm.LeaveOneOut().fit(task_of(**choices))(PROMPTS[2])
+    assert isinstance(found, ResponseExplanation)
+    return found
+
+
+@pytest.mark.parametrize("erasing", ["hide", "remove", "replace"])
+def test_needed_parts_keep_the_response_and_none_can_be_dropped(erasing: str) -> None:
+    task, found = task_of(erasing=erasing), explanation(erasing=erasing).verify(0.5)
+    assert found.verified is not None and found.verified and found.verified.minimal and found.verified.same_response
+    batch = task.encode([PROMPTS[2]])
+
+    def kl(kept: tuple[bool, ...]) -> tuple[float, bool]:
+        keep = torch.tensor((True, *kept))[batch.token_inputs[PART]]
+        changed = answer(task, task.erase(batch, ~keep))
+        whole = answer(task, batch)
+        same = torch.equal(predicted_outcome(changed), predicted_outcome(whole))
+        return float(divergence(whole, changed)), same
+
+    assert kl(found.verified.kept)[0] == pytest.approx(found.verified.kl, abs=1e-4)
+    for part, stays in enumerate(found.verified.kept):
+        if stays:
+            fewer = tuple(kept and index != part for index, kept in enumerate(found.verified.kept))
+            distance, same = kl(fewer)
+            assert distance > 0.5 or not same
+    assert found.without_the_rest().same
+
+
+def test_an_explanation_shows_itself_as_text_and_plain_values(capsys: pytest.CaptureFixture[str]) -> None:
+    found = explanation()
+    found.show()
+    assert "needed; verified: KL" in capsys.readouterr().out
+    values = found.to_dict()
+    assert [found.prompt[slice(*part["span"])] for part in values["parts"]] == [
+        part["text"] for part in values["parts"]
+    ]
+    assert len(found.links) == 4 and len(found.links[0]) == len(found.response_tokens)
+    names, table = found.layers
+    assert names == ("block1", "block2", "block3") and len(table) == 4
+
+
+def test_the_page_escapes_what_the_model_wrote_and_runs_only_its_own_script(tmp_path: Path) -> None:
+    found = replace(explanation(), response_tokens=("</script><b>",) * 6)
+    page = found.to_html(tmp_path / "answer.html", layers=True)
+    assert (tmp_path / "answer.html").read_text() == page
+    assert "<b>" not in page and "script-src 'sha256-" in page and page.count("<mark") == 4
+
+
+def test_fields_and_mappings_are_the_same_prompt_and_a_list_is_several() -> None:
+    explainer = dm.LeaveOneOut().fit(task_of())
+    first = explainer(**PROMPTS[0], verify=False)
+    both = explainer(PROMPTS[:2], verify=False)
+    assert first.scores == pytest.approx(both[0].scores, abs=1e-3) and both[1].response == "a pilot ."
+    assert not both[1].own_response
+    with pytest.raises(InputError, match="not both"):
+        explainer("ann", documents=["bob"])
+    with pytest.raises(InputError, match="not verified"):
+        _ = first.needed
+
+
+def test_leave_one_out_refuses_a_mode_of_its_own_for_parts() -> None:
+    with pytest.raises(TaskError, match="erases its units"):
+        dm.LeaveOneOut(mode="delete").fit(task_of())
+
+
+def test_a_model_in_half_precision_answers_in_single_precision() -> None:
+    task = TextGeneration(tiny_language_model("llama").to(torch.bfloat16), word_tokenizer(), train=PROMPTS)
+    assert answer(task, task.data["train"]).base_dist.logits.dtype == torch.float32
+
+
+def test_events_and_positions_travel_with_their_tokens() -> None:
+    task = task_of()
+    batch = task.data["train"][:1].trim()
+    shorter = task.erase(batch, batch.token_inputs[PART] == 1)
+    assert shorter.token_inputs[EVENT].sum() == batch.token_inputs[EVENT].sum()
+    gone = int((batch.token_inputs[PART] == 1).sum())
+    assert int(shorter.token_inputs[POSITION][0, -1]) - int(shorter.present.sum()) + 1 == gone
+    assert replace(shorter).tokens.shape[1] == batch.tokens.shape[1] - gone
