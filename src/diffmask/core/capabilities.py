@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
+from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
+from diffmask.core.distributions import predicted_outcome
 from diffmask.core.task import Splits, Task
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.text_units import ReadRow
@@ -51,6 +53,24 @@ class ErasesUnits(Protocol):
 
     def erase(self, batch: Batch, erased: Bool[Tensor, "row token"]) -> Batch:
         """Return the rows without the erased tokens."""
+
+
+@runtime_checkable
+class StatesOutcome(Protocol):
+    """A task whose rows state the outcome to explain, such as a given response, which need not be the predicted one."""
+
+    def explained_outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
+        """Return the outcome of each row that is explained."""
+
+
+def explained_outcome(task: Task, batch: Batch, answer: Distribution | None = None) -> Shaped[Tensor, "row *event"]:
+    """Return the outcome that is explained by default: the stated one, else the predicted one.
+
+    `answer` is the model's answer to the batch, if it is known; without it a forward pass may be needed.
+    """
+    if isinstance(task, StatesOutcome):
+        return task.explained_outcome(batch)
+    return predicted_outcome(task.predict(batch) if answer is None else answer)
 
 
 @runtime_checkable

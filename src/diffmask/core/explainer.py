@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import pad
 
 from diffmask.core.batch import Attribution, Batch, iter_by_length, order_by_length, require_tokens
-from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, require
+from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, explained_outcome, require
 from diffmask.core.config import Config
 from diffmask.core.distributions import logits
 from diffmask.core.hooks import exclusive
@@ -137,12 +137,12 @@ class Explainer(nn.Module, ABC):
         """Return the model's answer and the scores for its prediction; a subclass may need one pass for both."""
         with torch.no_grad():
             answer = self.task.predict(batch)
-        return answer, self.explain(batch, self.task.explained_outcome(batch, answer))
+        return answer, self.explain(batch, explained_outcome(self.task, batch, answer))
 
     @torch.no_grad()
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:
         """Return the outcome that is explained by default: the model's prediction."""
-        return self.task.explained_outcome(batch)
+        return explained_outcome(self.task, batch)
 
     @property
     def erases_states(self) -> bool:

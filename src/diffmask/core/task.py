@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.core import hooks
 from diffmask.core.batch import Batch, require_tokens
 from diffmask.core.config import Config
-from diffmask.core.distributions import predicted_outcome, require_finite
+from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site
 from diffmask.errors import InputError, SiteError, nearest
 
@@ -89,10 +89,6 @@ class Task(ABC):
             answer = self.forward(batch)
         require_finite(answer, f"predicting {len(batch)} rows with edits at {', '.join(edits or {}) or 'no site'}")
         return answer
-
-    def explained_outcome(self, batch: Batch, answer: Distribution | None = None) -> Shaped[Tensor, "row *event"]:
-        """Return the outcome that is explained by default: the most probable one; `answer` saves a forward pass."""
-        return predicted_outcome(self.predict(batch) if answer is None else answer)
 
     def resume(
         self, batch: Batch, states: Mapping[str, Float[Tensor, "row token width"]], edits: Mapping[str, Edit]

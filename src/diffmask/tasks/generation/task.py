@@ -178,7 +178,7 @@ class TextGeneration(Task, RowText):
         shorter = delete_tokens(batch, gone).trim()
         return close_gaps(shorter) if self.encoding.erasing == "remove" else shorter
 
-    def explained_outcome(self, batch: Batch, answer: Distribution | None = None) -> Shaped[Tensor, "row event"]:
+    def explained_outcome(self, batch: Batch) -> Shaped[Tensor, "row event"]:
         """Return the response tokens."""
         return batch.target
 
