@@ -30,6 +30,8 @@ PROMPTS_AT_ONCE = 8
 TOKENS_AT_ONCE = 4096
 """Tokens per forward pass of masked copies, padding included."""
 LAYERS_SHOWN = 8
+SEARCH = SearchConfig(restarts=0, most_rows=64)
+"""Parts are few, and a pass of a language model is expensive: one round of proposals and removals."""
 
 
 def explain_prompts(
@@ -94,7 +96,7 @@ def needed_parts(
     margin: float,
     *,
     same_response: bool = True,
-    search: SearchConfig | None = None,
+    search: SearchConfig = SEARCH,
 ) -> list[NeededParts]:
     """Search for each row the smallest set of parts that keeps KL <= margin per response token.
 
@@ -112,13 +114,15 @@ def needed_parts(
         # The search compares log-odds of the whole response with its total divergence: per token times tokens.
         results = []
         for (text, kept), found in zip(items, copies.measure(items), strict=True):
+            # Logits over a whole vocabulary, one set each, would fill the memory.
+            found = replace(found, logits=None)
             identical[text, kept] = found
             same = found.same_prediction or not same_response
             results.append(replace(found, divergence=found.divergence * lengths[text], same_prediction=same))
         return results
 
     searches = [
-        search_minimal_set(_order(row, len(text.tokens)), original, margin * length, search)
+        search_minimal_set(_order(row, len(text.tokens)), replace(original, logits=None), margin * length, search)
         for text, row, original, length in zip(texts, scores, copies.originals(), lengths, strict=True)
     ]
     found = run_searches(searches, measure)
