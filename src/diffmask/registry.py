@@ -71,6 +71,16 @@ _TASKS = (
         "tasks.text.configs:FineTunedClassificationConfig",
         "an encoder fine-tuned on texts or pairs of texts",
     ),
+    (
+        "question-answering",
+        "tasks.text.configs:QuestionAnsweringConfig",
+        "a Hugging Face model that marks the answer to a question in a passage",
+    ),
+    (
+        "fine-tuned-question-answering",
+        "tasks.text.configs:FineTunedQuestionAnsweringConfig",
+        "an encoder fine-tuned to mark answers, on SQuAD or a table",
+    ),
     ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
 )
 _METHODS = (

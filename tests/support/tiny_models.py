@@ -1,4 +1,4 @@
-"""Tiny random classifiers of every family, and tokenizers made from a handful of words."""
+"""Tiny random models of every family, and tokenizers made from a handful of words."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,15 +73,17 @@ FURTHER = [
 """Families that the tests do not go through one by one."""
 
 
-def tiny_model(kind: str, labels: int = 3, seed: int = 0, **options: Any) -> Any:
-    """A random classifier with large weights, so that its answers depend on its input."""
+def tiny_model(
+    kind: str, labels: int = 3, seed: int = 0, head: Any = AutoModelForSequenceClassification, **options: Any
+) -> Any:
+    """A random classifier, or another head, with large weights, so that its answers depend on its input."""
     family = next(family for family in [*FAMILIES, *FURTHER] if family.kind == kind)
     config = AutoConfig.for_model(
         kind, **{"vocab_size": len(vocabulary()), "pad_token_id": 0, "num_labels": labels, **family.options, **options}
     )
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = AutoModelForSequenceClassification.from_config(config)
+        model = head.from_config(config)
         for value in model.parameters():
             if value.ndim > 1:
                 value.data.normal_(std=0.3)

@@ -41,6 +41,7 @@ def benchmark(
     engine: options.EngineName = "serial",
     workers: options.Workers = None,
     quiet: options.Quiet = False,
+    task: options.TaskName = None,
     trust_remote_code: options.TrustRemoteCode = False,
     address: options.SchedulerAddress = None,
     queue: options.Queue = None,
@@ -68,11 +69,12 @@ def benchmark(
     executor = None if serial else options.make_engine(engine, workers=workers, interface=interface, **cluster)
     names = methods.split(","), metrics.split(",")
     limits = {"texts": texts, "seeds": options.parse_seeds(seeds), "budget": budget, "executor": executor}
-    _run({"model": model, "data": data}, trust_remote_code, names, choices or [], out, quiet, **limits)
+    _run({"model": model, "data": data}, task, trust_remote_code, names, choices or [], out, quiet, **limits)
 
 
 def _run(
-    task: dict[str, str],
+    chosen: dict[str, str],
+    task: str | None,
     trust_remote_code: bool,
     names: tuple[list[str], list[str]],
     choices: list[str],
@@ -83,11 +85,12 @@ def _run(
     from diffmask.benchmarking.benchmark import benchmark as run_benchmark
     from diffmask.benchmarking.config import sort_overrides
     from diffmask.report.page import write_report
-    from diffmask.tasks.text.configs import TextClassificationConfig
+    from diffmask.tasks.text.known_tasks import trained_config_class
 
     options.require_folder(out, [], force=True)
     task_options, chosen_methods, chosen_metrics = sort_overrides(choices, *names)
-    config: TextClassificationConfig = TextClassificationConfig.from_dict({**task, **task_options}, "benchmark")
+    kind = trained_config_class(task, chosen["model"], trust_remote_code=trust_remote_code)
+    config = kind.from_dict({**chosen, **task_options}, "benchmark")
     result = run_benchmark(
         replace(config, trust_remote_code=trust_remote_code),
         chosen_methods,

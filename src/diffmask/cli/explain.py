@@ -1,18 +1,26 @@
 """`diffmask explain`: explain texts on the screen, or a table of any size."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from diffmask.cli.options import Force, TrustRemoteCode, configure_logging
 
+if TYPE_CHECKING:
+    from diffmask.core.task import Task
+    from diffmask.datasets.tables import Columns
+
 
 def explain(
     explainer: Annotated[str, typer.Argument(help="Folder that `diffmask fit` wrote, or a hub id.")],
     text: Annotated[list[str] | None, typer.Option(help="Text to explain; may be given several times.")] = None,
+    question: Annotated[str | None, typer.Option(help="Question to explain, with its --context.")] = None,
+    context: Annotated[str | None, typer.Option(help="Passage that the question is about.")] = None,
     data: Annotated[Path | None, typer.Option(help="Table to explain: .csv, .tsv, .jsonl or .parquet.")] = None,
-    text_column: Annotated[str, typer.Option(help="Column of the texts.")] = "text",
+    text_column: Annotated[
+        str | None, typer.Option(help="Column of the texts; by default as the explainer was fitted.")
+    ] = None,
     pair_column: Annotated[str | None, typer.Option(help="Column of the second texts of pairs.")] = None,
     out: Annotated[Path, typer.Option(help="Table of scores to write, .parquet or .jsonl.")] = Path("scores.parquet"),
     model: Annotated[
@@ -31,15 +39,16 @@ def explain(
 
     Example: diffmask explain explainer/ --text "A fast, funny, highly enjoyable movie."
 
+    Example: diffmask explain qa-explainer/ --question "Who wrote Emma?" --context "Emma is a novel by Jane Austen."
+
     Example: diffmask explain explainer/ --data reviews.csv --text-column text --out scores.parquet
     """
-    from diffmask.datasets.tables import Columns
     from diffmask.errors import InputError
     from diffmask.workspace.persistence import load_explainer
     from diffmask.workspace.sharding import explain_table, require_output
 
-    if not text and data is None:
-        raise InputError("nothing to explain; give --text or --data")
+    if not text and data is None and question is None and context is None:
+        raise InputError("nothing to explain; give --text, --question with --context, or --data")
     if data is not None:
         require_output(out, force)
         if not data.is_file():
@@ -48,7 +57,22 @@ def explain(
     loaded = load_explainer(explainer, model, trust_remote_code=trust_remote_code)
     for sentence in text or []:
         loaded(sentence).show()
+    if question is not None or context is not None:
+        asked = {"question": question, "context": context}
+        loaded(**{name: value for name, value in asked.items() if value is not None}).show()
     if data is not None:
-        columns = Columns(text_column=text_column, pair_column=pair_column)
+        columns = _columns(loaded.task, text_column, pair_column)
         rows = explain_table(loaded, data, out, columns, verify=verify, force=force)
         print(f"scores of {rows} texts: {out}")
+
+
+def _columns(task: "Task", text_column: str | None, pair_column: str | None) -> "Columns":
+    """Return the columns that were asked for; those that the task reads if none were."""
+    from diffmask.datasets.tables import Columns
+    from diffmask.tasks.text.task import TextTask
+
+    given = {"text_column": text_column, "pair_column": pair_column}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    default = task.encoding_class() if isinstance(task, TextTask) else Columns()
+    names = ("text_column", "pair_column", "label_column")
+    return Columns(**{name: getattr(default, name) for name in names} | chosen)

@@ -1,4 +1,4 @@
-"""`diffmask fit`: fit an explainer to a classifier."""
+"""`diffmask fit`: fit an explainer to a model."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from diffmask.cli.options import Data, Force, Model, Seed, TrustRemoteCode, configure_logging, overrides, require_folder
+from diffmask.cli.options import (
+    Data,
+    Force,
+    Model,
+    Seed,
+    TaskName,
+    TrustRemoteCode,
+    configure_logging,
+    overrides,
+    require_folder,
+)
 
 
 def fit(
@@ -25,6 +35,7 @@ def fit(
     budget: Annotated[
         str | None, typer.Option(help="amortised: limit of the training, such as '5min' or '3000 texts'.")
     ] = None,
+    task: TaskName = None,
     seed: Seed = 0,
     force: Force = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -32,26 +43,27 @@ def fit(
         list[str] | None, overrides("Options of the method or of the task, such as steps=500, max_tokens=128.")
     ] = None,
 ) -> None:
-    """Fit an explainer to a classifier, check it on held-out texts, and warn if a check fails.
+    """Fit an explainer to a model, check it on held-out texts, and warn if a check fails.
 
     Example: diffmask fit --model clf/ --data rotten-tomatoes --mask inputs --margin 0.1 --out explainer/
 
     Example: diffmask fit --model clf/ --data rotten-tomatoes --method amortised --budget 5min --out fast/
     """
     from diffmask.core.config import parse, parse_overrides
-    from diffmask.tasks.text.configs import TextClassificationConfig
+    from diffmask.tasks.text.known_tasks import trained_config_class
 
     require_folder(out, ["artefact.json"], force)
     configure_logging(quiet=False)
     given = parse_overrides(choices or [])
-    names = {field.name for field in fields(TextClassificationConfig)} & set(given)
+    kind = trained_config_class(task, model, trust_remote_code=trust_remote_code)
+    names = {field.name for field in fields(kind)} & set(given)
     task_options = {name: given.pop(name) for name in names}
     options = {"mask": mask, "margin": margin, "teacher": teacher or None, "budget": budget}
     method_options = {name: value for name, value in options.items() if value is not None}
-    # Both configs are checked before the model is loaded.
+    # Both configs are checked before the model is loaded; its head was recognised by its configuration alone.
     config = parse("method", {"name": method, **method_options, **given}, "fit")
-    task_config = TextClassificationConfig.from_dict({"model": model, "data": data, **task_options}, "fit")
-    task = replace(task_config, trust_remote_code=trust_remote_code).load(seed)
-    explainer = config.fit(task, seed)
+    task_config = kind.from_dict({"model": model, "data": data, **task_options}, "fit")
+    loaded = replace(task_config, trust_remote_code=trust_remote_code).load(seed)
+    explainer = config.fit(loaded, seed)
     explainer.save_pretrained(out)
     print(f"explainer: {out}")

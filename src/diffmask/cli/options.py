@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 CLUSTER = "Clusters"
 TRAINING_DATA = (
-    "Name of a data set ('rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, hub:OWNER/NAME) "
-    "or path of a table."
+    "Name of a data set ('rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, "
+    "squad:FOLDER, hub:OWNER/NAME) or path of a table."
 )
 
-Model = Annotated[str, typer.Option(help="Folder or hub id of the classifier.")]
+Model = Annotated[str, typer.Option(help="Folder or hub id of the model.")]
+TaskName = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="text-classification or question-answering; by default recognised from the model's head."
+    ),
+]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a finished output, or start an unfinished one again.")]

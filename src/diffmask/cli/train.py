@@ -1,4 +1,4 @@
-"""`diffmask train`: fine-tune a classifier."""
+"""`diffmask train`: fine-tune a model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +10,10 @@ from diffmask.cli.options import Data, Force, Seed, TrustRemoteCode, configure_l
 
 
 def train(
-    out: Annotated[Path, typer.Option(help="Folder for the classifier, which `transformers` can load.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, which `transformers` can load.")],
     model: Annotated[str, typer.Option(help="Encoder: 'minilm' (packaged), a folder or a hub id.")] = "minilm",
     data: Data = "rotten-tomatoes",
+    task: Annotated[str, typer.Option(help="text-classification or question-answering.")] = "text-classification",
     seed: Seed = 0,
     force: Force = False,
     trust_remote_code: TrustRemoteCode = False,
@@ -24,17 +25,18 @@ def train(
     """Fine-tune an encoder on labelled texts, and save the epoch with the best validation score.
 
     Example: diffmask train --model minilm --data rotten-tomatoes --out clf/ epochs=2
+
+    Example: diffmask train --task question-answering --model minilm --data squad:FOLDER --out qa/
     """
     from diffmask.core.config import parse_overrides
-    from diffmask.tasks.text.configs import FineTunedClassificationConfig
+    from diffmask.tasks.text.known_tasks import fine_tuned_config_class
 
+    kind = fine_tuned_config_class(task)
     require_folder(out, ["config.json"], force)
     configure_logging(quiet=False)
-    config: FineTunedClassificationConfig = FineTunedClassificationConfig.from_dict(
-        {"model": model, "data": data, **parse_overrides(choices or [])}, "train"
-    )
+    config = kind.from_dict({"model": model, "data": data, **parse_overrides(choices or [])}, "train")
     config = replace(config, trust_remote_code=trust_remote_code)
-    task = config.build(seed)
-    config.train(task, seed)
-    task.save_pretrained(out)
-    print(f"score on test rows: {task.score(task.data['test']):.4f}\nclassifier: {out}")
+    trained = config.build(seed)
+    config.train(trained, seed)
+    trained.save_pretrained(out)
+    print(f"score on test rows: {trained.score(trained.data['test']):.4f}\nmodel: {out}")

@@ -5,10 +5,10 @@ the conversion from an answer to a flat vector of logits and back.
 """
 
 from functools import singledispatch
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, kl_divergence
 from torch.nn.functional import softplus
@@ -153,6 +153,41 @@ def target_score(
 
 
 @singledispatch
+def with_base(answer: Any, base: Distribution) -> Distribution:
+    """Return an answer of several decisions with another distribution of the decisions."""
+    return Independent(base, answer.reinterpreted_batch_ndims, validate_args=False)
+
+
+class SpanAnswer(Independent[Categorical]):
+    """Answer of two decisions, the first and the last token of a span; the prediction is the best valid span.
+
+    A span is valid if it does not end before it starts and has at most `longest` tokens. Position 0 stands for "no
+    answer": no span leads from it into the text.
+    """
+
+    def __init__(self, positions: Categorical, longest: int) -> None:
+        super().__init__(positions, 1, validate_args=False)
+        self.longest = longest
+
+
+@with_base.register
+def _(answer: SpanAnswer, base: Distribution) -> Distribution:
+    return SpanAnswer(cast(Categorical, base), answer.longest)
+
+
+@predicted_outcome.register
+def _(answer: SpanAnswer) -> Tensor:
+    start, end = logits(answer).unbind(dim=1)
+    length = min(answer.longest, end.shape[1])
+    ends = torch.nn.functional.pad(end, (0, length - 1), value=-torch.inf).unfold(1, length, 1)
+    scores = start[..., None] + ends
+    scores[:, 0, 1:] = -torch.inf
+    best = scores.flatten(start_dim=1).argmax(dim=1)
+    first = best // length
+    return torch.stack([first, first + best % length], dim=1)
+
+
+@singledispatch
 def average(answer: Distribution) -> Distribution:
     """Return the mean answer over the rows, once per row: the prediction of a model that ignores its input."""
     raise TaskError(_unregistered(answer, "average"))
@@ -177,7 +212,7 @@ def _(answer: Normal) -> Distribution:
 
 @average.register(Independent)
 def _(answer: Any) -> Distribution:
-    return Independent(average(answer.base_dist), answer.reinterpreted_batch_ndims)
+    return with_base(answer, average(answer.base_dist))
 
 
 @singledispatch
@@ -204,7 +239,7 @@ def _(first: Normal, *others: Normal) -> Distribution:
 
 @concatenate.register(Independent)
 def _(first: Any, *others: Any) -> Distribution:
-    return Independent(concatenate(*(answer.base_dist for answer in (first, *others))), first.reinterpreted_batch_ndims)
+    return with_base(first, concatenate(*(answer.base_dist for answer in (first, *others))))
 
 
 @singledispatch
@@ -352,8 +387,7 @@ def _(answer: TokenCategoricals, values: Tensor) -> Distribution:
 
 @from_logits.register(Independent)
 def _(answer: Any, values: Tensor) -> Distribution:
-    base = from_logits(answer.base_dist, values)
-    return Independent(base, answer.reinterpreted_batch_ndims, validate_args=False)
+    return with_base(answer, from_logits(answer.base_dist, values))
 
 
 @singledispatch
@@ -406,3 +440,62 @@ def _(answer: Categorical, probabilities: FlatLogits) -> FlatLogits:
 @probabilities_to_logits.register(Independent)
 def _(answer: Any, probabilities: FlatLogits) -> FlatLogits:
     return probabilities_to_logits(answer.base_dist, probabilities)
+
+
+MANY_CLASSES = 64
+"""Answers with more classes per decision are coarsened before a surrogate learns them."""
+COARSE_CLASSES = 4
+"""Classes of each decision that a coarsened answer keeps apart."""
+
+
+@singledispatch
+def coarsen(answer: Distribution, reference: Distribution, k: int = COARSE_CLASSES) -> Distribution:
+    """Return the answer over few classes: the k most probable ones of `reference`, the predicted one first, and a rest.
+
+    Class 0 is the predicted outcome of `reference`, whose rows may be fewer: then each has as many adjacent copies in
+    `answer`. By the data-processing inequality the KL between two coarsened answers is a lower bound of their KL.
+    Answers with at most `MANY_CLASSES` classes per decision, and those of other families, are returned unchanged.
+    """
+    return answer
+
+
+@coarsen.register
+def _(answer: Categorical, reference: Distribution, k: int = COARSE_CLASSES) -> Distribution:
+    if answer.logits.shape[-1] <= MANY_CLASSES:
+        return answer
+    classes = coarse_classes(reference, k)
+    classes = classes.repeat_interleave(len(answer.logits) // len(classes), dim=0)
+    chosen = answer.logits.gather(-1, classes)
+    rest = answer.logits.scatter(-1, classes, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    return Categorical(logits=torch.cat([chosen, rest], dim=-1), validate_args=False)
+
+
+@coarsen.register(Independent)
+def _(answer: Any, reference: Distribution, k: int = COARSE_CLASSES) -> Distribution:
+    base = coarsen(answer.base_dist, reference, k)
+    if base is answer.base_dist:
+        return answer
+    return Independent(base, answer.reinterpreted_batch_ndims, validate_args=False)
+
+
+@coarsen.register
+def _(answer: TokenCategoricals, reference: Distribution, k: int = COARSE_CLASSES) -> Distribution:
+    # Tasks of generation score parts of prompts and have no surrogate of their logits.
+    return answer
+
+
+def coarse_classes(reference: Distribution, k: int) -> Int[Tensor, "row *event class"]:
+    """Return the predicted class of each decision, then the most probable other ones, k in all."""
+    predicted = predicted_outcome(reference).long()[..., None]
+    return logits(reference).scatter(-1, predicted, torch.inf).topk(k, dim=-1).indices
+
+
+def coarse_outcome(
+    outcome: Shaped[Tensor, "row *event"], reference: Distribution, k: int = COARSE_CLASSES
+) -> Shaped[Tensor, "row *event"]:
+    """Return the class of an outcome in the answer that `coarsen` makes of `reference`; k, the rest, if it has none."""
+    base = reference.base_dist if isinstance(reference, Independent) else reference
+    if not isinstance(base, Categorical) or base.logits.shape[-1] <= MANY_CLASSES:
+        return outcome
+    found = coarse_classes(reference, k) == outcome.long()[..., None]
+    return torch.where(found.any(dim=-1), found.int().argmax(dim=-1), k)

@@ -6,6 +6,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -18,7 +19,7 @@ from torch.nn.functional import pad
 from diffmask.core.batch import Attribution, Batch, iter_by_length, order_by_length, require_tokens
 from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, explained_outcome, require
 from diffmask.core.config import Config
-from diffmask.core.distributions import logits
+from diffmask.core.distributions import coarsen, logits
 from diffmask.core.hooks import exclusive
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
@@ -38,6 +39,11 @@ class ForwardTrace:
     rows: Batch
     answer: Distribution
     states: States
+
+    @cached_property
+    def coarse_answer(self) -> Distribution:
+        """The answer over few classes, for surrogates that predict its logits."""
+        return coarsen(self.answer, self.answer)
 
     @staticmethod
     def of(task: Task, rows: Batch) -> "ForwardTrace":

@@ -26,7 +26,9 @@ class RationaleExample(Example):
     """Example with the characters that an annotator marked as the reason for its label."""
 
     evidence: tuple[Span, ...] = ()
-    """Spans of the first text: index of the first character, and of the one after the last."""
+    """Spans of the text: index of the first character, and of the one after the last."""
+    evidence_segment: int = 0
+    """0 if the spans are of the first text, 1 if they are of the second."""
 
 
 def load_eraser(path: Path) -> DataSet:

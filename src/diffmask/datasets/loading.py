@@ -15,6 +15,7 @@ from diffmask.datasets.eraser import load_eraser
 from diffmask.datasets.mimic import load_mimic
 from diffmask.datasets.sentiment import load_imdb, load_sst
 from diffmask.datasets.snli import load_snli
+from diffmask.datasets.squad import is_squad_file, load_squad, read_squad
 from diffmask.datasets.tables import Columns, DataSet, Example, read_examples, read_table
 from diffmask.errors import ExtraError, InputError, nearest
 
@@ -98,6 +99,7 @@ FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
     "snli": load_snli,
     "eraser": load_eraser,
     "imdb": load_imdb,
+    "squad": load_squad,
     "mimic-diabetes": lambda folder: load_mimic(folder, "diabetes"),
     "mimic-anemia": lambda folder: load_mimic(folder, "anemia"),
 }
@@ -107,7 +109,7 @@ def load_data(name: str, columns: Columns) -> DataSet:
     """Load a data set by name.
 
     * `rotten-tomatoes` and `imdb-reviews` are packaged.
-    * `sst2:FOLDER`, `sst5:FOLDER`, `snli:FOLDER`, `imdb:FOLDER`, `eraser:FOLDER` (or its archive),
+    * `sst2:FOLDER`, `sst5:FOLDER`, `snli:FOLDER`, `imdb:FOLDER`, `squad:FOLDER`, `eraser:FOLDER` (or its archive),
       `mimic-diabetes:FOLDER` and `mimic-anemia:FOLDER` read a folder.
     * `hub:OWNER/NAME` loads a data set of the Hugging Face hub.
     * The path of a table is split 80, 10 and 10 % by a hash of its texts.
@@ -126,7 +128,7 @@ def load_data(name: str, columns: Columns) -> DataSet:
     if not Path(name).is_file():
         known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS), "hub:OWNER/NAME"]
         raise InputError(f"'{name}' is neither a data set nor the path of a table; {nearest(name, known)}")
-    return split_by_hash(read_examples(name, columns))
+    return split_by_hash(read_squad(Path(name)) if is_squad_file(name) else read_examples(name, columns))
 
 
 def split_by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataSet:

@@ -28,6 +28,7 @@ from diffmask.core.lock import locked
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read_artefact
 from diffmask.core.training import progress_bar
+from diffmask.datasets.squad import is_squad_file, read_squad
 from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
@@ -119,19 +120,23 @@ def explain_table(
     with locked(out.with_name(f"{out.name}.lock")):
         require_output(out, force)  # another run may have finished while this one waited
         # Every row is read once before any work: a table that cannot be read is refused here.
-        rows = sum(1 for _ in read_examples(table, columns))
+        rows = sum(1 for _ in _examples(table, columns))
         folder = out.with_name(f"{out.name}.parts")
         identity = {**_identity(explainer, table, columns, shard_size), "verification": verify}
         job = _start(folder, identity, force)
         shards = Shards(Store(folder), job, shard_size)
         count = 0
-        for rows_of_shard in progress_bar(_split(read_examples(table, columns), shard_size), "explain shards"):
+        for rows_of_shard in progress_bar(_split(_examples(table, columns), shard_size), "explain shards"):
             make = partial(_table_artefact, explainer, rows_of_shard, count * shard_size, out.suffix, verify)
             shards.get_or_make(count, make)
             count += 1
         _merge((shards.read(number) for number in range(count)), out, verify)
         shutil.rmtree(folder)
     return rows
+
+
+def _examples(table: Path, columns: Columns) -> Iterator[Example]:
+    return read_squad(table) if is_squad_file(table) else read_examples(table, columns)
 
 
 def _split(rows: Iterable[Example], size: int) -> Iterator[tuple[Example, ...]]:
@@ -213,7 +218,7 @@ def explain_rows(
     task = explainer.task
     if not isinstance(task, TextTask):
         raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a task on texts")
-    explanations = task.explain_examples(explainer, rows, verify=verify)
+    explanations = task.explain_examples(explainer, [task.to_example(row) for row in rows], verify=verify)
     return [
         _columns(first + number, row, explanation)
         for number, (row, explanation) in enumerate(zip(rows, explanations, strict=True))

@@ -25,6 +25,7 @@ from diffmask.core.distributions import (
     from_logits,
     log_odds,
     predicted_outcome,
+    with_base,
 )
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.verification.search import Kept, Measurement, Search, SearchConfig, SearchResult, search_minimal_set
@@ -294,4 +295,4 @@ def _(answer: TokenCategoricals, rows: Tensor) -> Distribution:
 
 @select_rows.register(Independent)
 def _(answer: Any, rows: Tensor) -> Distribution:
-    return Independent(select_rows(answer.base_dist, rows), answer.reinterpreted_batch_ndims, validate_args=False)
+    return with_base(answer, select_rows(answer.base_dist, rows))

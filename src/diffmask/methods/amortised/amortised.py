@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from diffmask.core.baselines import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length, map_by_length
 from diffmask.core.config import parse
-from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
+from diffmask.core.distributions import coarse_outcome, coarsen, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded
@@ -100,7 +100,8 @@ class Amortised(Method):
             task.site(site)
         statistics = site_statistics(task, sites, self.statistics_rows)
         with torch.no_grad():
-            features = flat_logits(task.predict(task.data["train"][:1].trim())).shape[1]
+            answer = task.predict(task.data["train"][:1].trim())
+            features = flat_logits(coarsen(answer, answer)).shape[1]
         with seeded(seed, "amortised"):
             network = AttributionNetwork({site: statistics[site] for site in sites}, features, self.width)
         return AmortisedExplainer(task, network, baseline_state(task, task.sites[0], self.baseline))
@@ -234,8 +235,8 @@ class AmortisedExplainer(Explainer):
     ) -> tuple[Distribution, Attribution]:
         prediction, states = self.task.trace(batch)
         contributions = self.network(states, batch.present).masked_fill(~batch.maskable[..., None], 0.0)
-        empty_logits = flat_logits(prediction) - contributions.sum(dim=1)
-        gradient = log_odds_gradient(
-            prediction, empty_logits, predicted_outcome(prediction) if target is None else target
-        )
+        coarse = coarsen(prediction, prediction)
+        empty_logits = flat_logits(coarse) - contributions.sum(dim=1)
+        outcome = predicted_outcome(prediction) if target is None else target
+        gradient = log_odds_gradient(coarse, empty_logits, coarse_outcome(outcome, prediction))
         return prediction, Attribution((contributions @ gradient[..., None]).squeeze(-1))

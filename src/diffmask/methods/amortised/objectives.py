@@ -18,7 +18,14 @@ from torch.nn.functional import smooth_l1_loss
 
 from diffmask.core.batch import Batch
 from diffmask.core.config import digest_of
-from diffmask.core.distributions import divergence, flat_logits, from_logits, log_odds_gradient, predicted_outcome
+from diffmask.core.distributions import (
+    coarsen,
+    divergence,
+    flat_logits,
+    from_logits,
+    log_odds_gradient,
+    predicted_outcome,
+)
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.hooks import erase_states
 from diffmask.core.store import Artefact, Store
@@ -58,14 +65,15 @@ class AdditiveObjective(Objective[AttributionNetwork, MaskedBatch]):
     @torch.no_grad()
     def query_model(self, batch: Batch) -> MaskedBatch:
         """Run the model on the texts, on the fully erased texts and on every masked copy."""
-        prediction, states = self.task.trace(batch)
+        answer, states = self.task.trace(batch)
+        prediction = coarsen(answer, answer)
         kept = sample_mask_pairs(batch.maskable, self.mask_pairs - self.guided_masks, self.source)
         if self.guided_masks:
             gradient = log_odds_gradient(prediction, flat_logits(prediction), predicted_outcome(prediction))
             scores = (self.network(states, batch.present) * gradient[:, None]).sum(dim=-1)
             kept = torch.cat([kept, sample_guided_masks(scores, batch.maskable, self.guided_masks, self.source)], dim=1)
         masks = torch.cat([torch.zeros_like(kept[:, :1]), kept], dim=1)
-        trace = ForwardTrace(batch, prediction, states)
+        trace = ForwardTrace(batch, answer, states)
         logits = masked_logits(self.task, trace, self.task.sites[0], self.baseline, masks)
         cached = cache_states(states, self.network.sites, batch.present)
         return MaskedBatch(cached, prediction, kept, logits[:, 1:], logits[:, 0])
@@ -82,12 +90,15 @@ def masked_logits(
     baseline: Float[Tensor, " width"],
     kept: Bool[Tensor, "row copy token"],
 ) -> Float[Tensor, "row copy feature"]:
-    """Return the model's logits for every masked copy, from one forward pass that starts at the masked site."""
+    """Return the model's logits for every masked copy, from one forward pass that starts at the masked site.
+
+    Answers with very many classes are coarsened: see `diffmask.core.distributions.coarsen`.
+    """
     copies = kept.shape[1]
     erased = (trace.rows.maskable[:, None] & ~kept).flatten(0, 1)
     state = {site: trace.states[site].repeat_interleave(copies, dim=0)}
     prediction = task.resume(trace.rows.repeat(copies), state, {site: erase_states(erased, baseline)})
-    return flat_logits(prediction).unflatten(0, (len(trace.rows), copies))
+    return flat_logits(coarsen(prediction, trace.answer)).unflatten(0, (len(trace.rows), copies))
 
 
 def logit_divergence(
@@ -198,10 +209,10 @@ class DistillationObjective(Objective[AttributionNetwork, DistillationBatch]):
     @torch.no_grad()
     def query_model(self, batch: Batch) -> DistillationBatch:
         """Run the model once for its states, and the teachers for their scores."""
-        prediction, states = self.task.trace(batch)
+        answer, states = self.task.trace(batch)
         scores = self.teachers.scores(batch)
         cached = cache_states(states, self.sites, batch.present)
-        return DistillationBatch(cached, predicted_gradient(prediction), batch.maskable, scores)
+        return DistillationBatch(cached, predicted_gradient(coarsen(answer, answer)), batch.maskable, scores)
 
     def loss(self, network: AttributionNetwork, batch: DistillationBatch) -> Float[Tensor, "row copy"]:
         """Return the smooth L1 distance, averaged over the maskable tokens of a row."""

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from functools import singledispatch
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.distributions import Categorical, Distribution
+from torch.distributions import Categorical, Distribution, Independent
 from torch.nn.functional import softplus
 
 from diffmask.core.distributions import FlatLogits, divergence, from_logits
@@ -138,6 +139,27 @@ class CategoricalDivergence(DivergencePredictor):
         return self.negative_entropy - (self.probability * ahead).sum(dim=0)
 
 
+class EventsDivergence(DivergencePredictor):
+    """Sum of the divergences of several decisions, such as the first and the last token of a span."""
+
+    def __init__(self, events: int, start: FlatLogits, contributions: Float[Tensor, "row token feature"]) -> None:
+        self.events = events
+        self.parts = [
+            CategoricalDivergence(*part)
+            for part in zip(start.chunk(events, dim=1), contributions.chunk(events, dim=2), strict=True)
+        ]
+
+    def at(self, logits: FlatLogits) -> Float[Tensor, " row"]:
+        """Return the sum over the decisions."""
+        values = zip(self.parts, logits.chunk(self.events, dim=1), strict=True)
+        return torch.stack([part.at(value) for part, value in values]).sum(dim=0)
+
+    def without_each(self, logits: FlatLogits) -> Float[Tensor, "row token"]:
+        """Return the sum over the decisions if each token is erased as well."""
+        values = zip(self.parts, logits.chunk(self.events, dim=1), strict=True)
+        return torch.stack([part.without_each(value) for part, value in values]).sum(dim=0)
+
+
 def _best(ahead: Float[Tensor, "other row *token"]) -> Float[Tensor, "row *token"]:
     """Return how far the best other class is ahead."""
     return ahead[0] if len(ahead) == 1 else ahead.amax(dim=0)
@@ -159,3 +181,10 @@ def divergence_predictor(
 @divergence_predictor.register
 def _(answer: Categorical, start: FlatLogits, contributions: Tensor) -> DivergencePredictor:
     return CategoricalDivergence(start, contributions)
+
+
+@divergence_predictor.register(Independent)
+def _(answer: Any, start: FlatLogits, contributions: Tensor) -> DivergencePredictor:
+    if isinstance(answer.base_dist, Categorical):
+        return EventsDivergence(answer.event_shape.numel(), start, contributions)
+    return GenericDivergence(answer, start, contributions)

@@ -35,7 +35,7 @@ class LinearProbe(nn.Module):
 @torch.no_grad()
 def fit_linear_probes(traces: list[ForwardTrace], sites: Iterable[str]) -> dict[str, LinearProbe]:
     """Fit one probe per site on the rows of some traces."""
-    targets = torch.cat([class_probabilities(trace.answer) for trace in traces])
+    targets = torch.cat([class_probabilities(trace.coarse_answer) for trace in traces])
     targets = targets / targets.abs().amax(dim=0).clamp(min=1.0)
     return {site: _ridge_regression(_all_features(traces, site), targets) for site in sites}
 

@@ -16,7 +16,7 @@ from torch.nn.functional import gelu, softplus
 
 from diffmask.core.baselines import SiteStatistics, site_statistics
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import divergence, flat_logits, log_odds_gradient, predicted_outcome
+from diffmask.core.distributions import coarse_outcome, divergence, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces, pool_states
 from diffmask.core.task import Task
 from diffmask.core.training import cosine_decay, generator, infinite_minibatches, progress_bar, seeded
@@ -143,8 +143,9 @@ class NestedMaskExplainer(MaskExplainer):
 
     def scores_above_thresholds(self, trace: ForwardTrace) -> Float[Tensor, "row margin token"]:
         """Return s_t - tau_j for every token and margin."""
-        answer, present = trace.answer, trace.rows.present
-        towards = log_odds_gradient(answer, torch.zeros_like(flat_logits(answer)), predicted_outcome(answer))
+        answer, present = trace.coarse_answer, trace.rows.present
+        outcome = coarse_outcome(predicted_outcome(trace.answer), trace.answer)
+        towards = log_odds_gradient(answer, torch.zeros_like(flat_logits(answer)), outcome)
         scores = (self.network(trace.states, present) * towards[:, None]).sum(dim=-1)
         return scores[:, None] - self.thresholds(trace.states[self.network.sites[-1]], present)[..., None]
 

@@ -21,6 +21,7 @@ from diffmask.core.baselines import trace_statistics
 from diffmask.core.batch import Attribution
 from diffmask.core.distributions import (
     FlatLogits,
+    coarse_outcome,
     flat_logits,
     log_odds_gradient,
     predicted_outcome,
@@ -121,7 +122,7 @@ class SurrogateMask(SiteMaskMethod):
         traces = list(iter_traces(task, task.data["train"].spread(STATISTICS_ROWS)))
         inputs = {site: self.sites_read_at(task.sites, site) for site in sites}
         statistics = trace_statistics(traces, {task.sites[0], *sites}.union(*inputs.values()))
-        features = flat_logits(traces[0].answer).shape[1]
+        features = flat_logits(traces[0].coarse_answer).shape[1]
         with seeded(seed, "diffmask"):
             networks = {
                 site: AttributionNetwork({name: statistics[name] for name in inputs[site]}, features, self.probe_width)
@@ -218,8 +219,9 @@ class SurrogateMaskExplainer(MaskExplainer):
         contributions = self.token_contributions(trace, self.sites)
         keep = self._votes(trace, self.sites, contributions).cummin(dim=1).values
         mean = contributions[-math.ceil(len(self.sites) / SCORING_SITES) :].mean(dim=0)
-        all_erased = flat_logits(trace.answer) - (mean * trace.rows.maskable[..., None]).sum(dim=1)
-        towards = log_odds_gradient(trace.answer, all_erased, predicted_outcome(trace.answer))
+        answer = trace.coarse_answer
+        all_erased = flat_logits(answer) - (mean * trace.rows.maskable[..., None]).sum(dim=1)
+        towards = log_odds_gradient(answer, all_erased, coarse_outcome(predicted_outcome(trace.answer), trace.answer))
         lead = (mean * towards[:, None]).sum(dim=-1)
         return Attribution((binarize(keep[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2, keep, self.sites)
 
@@ -255,7 +257,7 @@ class SurrogateMaskExplainer(MaskExplainer):
     ) -> Float[Tensor, "row site token"]:
         start = torch.cat([self._predicted_logits(trace, site) for site in sites])
         maskable = trace.rows.maskable.repeat(len(sites), 1)
-        costs = greedy_elimination(trace.answer, start, contributions.flatten(0, 1), maskable)
+        costs = greedy_elimination(trace.coarse_answer, start, contributions.flatten(0, 1), maskable)
         return costs.unflatten(0, contributions.shape[:2]).transpose(0, 1)
 
     def _votes(
@@ -269,6 +271,6 @@ class SurrogateMaskExplainer(MaskExplainer):
     def _predicted_logits(self, trace: ForwardTrace, site: str) -> FlatLogits:
         """Return the logits that a site's linear probe predicts; the model's own if the network reads the last site."""
         if self.task.sites[-1] in self.attributor.network(site).sites:
-            return flat_logits(trace.answer)
+            return flat_logits(trace.coarse_answer)
         probe = cast(LinearProbe, self.linear_probes[self.sites.index(site)])
-        return probabilities_to_logits(trace.answer, probe(trace.states[site], trace.rows.present))
+        return probabilities_to_logits(trace.coarse_answer, probe(trace.states[site], trace.rows.present))

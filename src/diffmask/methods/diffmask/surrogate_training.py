@@ -26,7 +26,7 @@ class MaskedCopiesBatch:
 
     cached: CachedStates
     answer: Distribution
-    """Prediction for the unmasked texts."""
+    """Prediction for the unmasked texts, over few classes."""
     maskable: Bool[Tensor, "row token"]
     kept: Mapping[str, Bool[Tensor, "row copy token"]]
     """Tokens kept in each copy, by the masked site."""
@@ -67,7 +67,7 @@ class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
             baseline = self.explainer.baseline(site)
             logits[masked] = masked_logits(self.explainer.task, trace, masked, baseline, kept[masked])
         cached = cache_states(trace.states, self.explainer.attributor.sites_read, batch.present)
-        return MaskedCopiesBatch(cached, trace.answer, batch.maskable, kept, logits)
+        return MaskedCopiesBatch(cached, trace.coarse_answer, batch.maskable, kept, logits)
 
     def loss(self, network: "LayerwiseAttributor", batch: MaskedCopiesBatch) -> Float[Tensor, "row copy"]:
         """Return KL(model's prediction for a masked copy || prediction of a site's contributions), for all sites."""

@@ -1,4 +1,4 @@
-"""Configs of text classification: a trained classifier, or an encoder that is fine-tuned first."""
+"""Configs of tasks on texts: a trained model, or an encoder that is fine-tuned first."""
 
 from abc import ABC
 from collections.abc import Mapping
@@ -12,9 +12,10 @@ from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import DataSet
 from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.question_answering import QuestionAnswering, QuestionEncodingConfig
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import FineTuningSource, load_classifier
+from diffmask.tasks.text.pretrained import FineTuningSource, load_model
 from diffmask.tasks.text.task import TextTask
 
 
@@ -64,35 +65,31 @@ class TextTaskConfig(TextEncodingConfig, TaskConfig, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextClassificationConfig(TextTaskConfig):
-    """Trained classifier on a data set."""
+class TrainedTaskConfig(TextTaskConfig, ABC):
+    """Trained model on a data set."""
 
-    name: ClassVar[str] = "text-classification"
+    task_class: ClassVar[type[TextTask]]
 
-    model: str
-    """Folder or hub id of the classifier."""
     encoder: str | None = None
-    """Encoder that it was fine-tuned from, for ROAR; a classifier that `diffmask train` saved states its own."""
+    """Encoder that it was fine-tuned from, for ROAR; a model that `diffmask train` saved states its own."""
 
     def build(self, seed: int) -> Task:
-        """Return the task of the classifier."""
-        trust = self.trust_remote_code
-        model, tokenizer = load_classifier(self.model, trust_remote_code=trust)
+        """Return the task of the trained model."""
+        trust, kind = self.trust_remote_code, self.task_class
+        model, tokenizer = load_model(kind.auto_class, self.model, wanted_by=kind.__name__, trust_remote_code=trust)
         stated = FineTuningSource.of(model.config)
         source = FineTuningSource(self.encoder or stated.encoder, stated.tuning, trust_remote_code=trust)
-        return TextClassification(model, tokenizer, **_splits(self.dataset()), encoding=self, source=source)
+        return kind(model, tokenizer, **_splits(self.dataset()), encoding=self, source=source)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
+class FineTunedTaskConfig(FineTuning, TextTaskConfig, ABC):
     """Encoder that is fine-tuned on a data set."""
 
-    name: ClassVar[str] = "fine-tuned-classification"
+    task_class: ClassVar[type[TextTask]]
 
     model: str = "minilm"
     """Folder or hub id of the encoder; `minilm` is packaged."""
-    data: str = "rotten-tomatoes"
-    """Name of a data set, path of a table, or folder with one table per split."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,17 +98,55 @@ class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
         require_between(self, "learning_rate", 0, open_low=True)
         require_between(self, "masked_fraction", 0, 1)
 
-    def build(self, seed: int) -> TextClassification:
+    def build(self, seed: int) -> TextTask:
         """Return the task of the encoder with an untrained head."""
         data = self.dataset()
+        source = FineTuningSource(self.model, self.tuning, trust_remote_code=self.trust_remote_code)
+        model = self.init_model(source, data, seed)
+        return self.task_class(model, source.load_tokenizer(), **_splits(data), encoding=self, source=source)
+
+    def init_model(self, source: FineTuningSource, data: DataSet, seed: int) -> Any:
+        """Return the encoder with an untrained head for the data."""
+        return source.init_model(self.task_class.auto_class, seed, **self.task_class.head_options)
+
+    def train(self, task: Task, seed: int) -> None:
+        """Fine-tune all weights."""
+        if not isinstance(task, TextTask):
+            raise TaskError(f"{type(task).__name__} is not a task on texts; build it with this config")
+        self.fine_tune(task, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextClassificationConfig(TrainedTaskConfig):
+    """Trained classifier on a data set."""
+
+    name: ClassVar[str] = "text-classification"
+    task_class: ClassVar[type[TextTask]] = TextClassification
+
+    model: str
+    """Folder or hub id of the classifier."""
+    encoder: str | None = None
+    """Encoder that it was fine-tuned from, for ROAR; a classifier that `diffmask train` saved states its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedClassificationConfig(FineTunedTaskConfig):
+    """Encoder that is fine-tuned on a data set."""
+
+    name: ClassVar[str] = "fine-tuned-classification"
+    task_class: ClassVar[type[TextTask]] = TextClassification
+
+    data: str = "rotten-tomatoes"
+    """Name of a data set, path of a table, or folder with one table per split."""
+
+    def init_model(self, source: FineTuningSource, data: DataSet, seed: int) -> Any:
+        """Return the encoder with an untrained head for the classes of the data."""
         unlabelled = sum(row.label is None for row in data.train)
         if unlabelled:
             raise InputError(
                 f"{unlabelled} of {len(data.train)} training rows have no label; remove them or label them"
             )
-        source = FineTuningSource(self.model, self.tuning, trust_remote_code=self.trust_remote_code)
-        model = source.init_classifier(self._output_names(data), self.problem_type, seed)
-        return TextClassification(model, source.load_tokenizer(), **_splits(data), encoding=self, source=source)
+        return source.init_classifier(self._output_names(data), self.problem_type, seed)
 
     def _output_names(self, data: DataSet) -> tuple[str, ...]:
         if self.problem_type == "regression":
@@ -120,11 +155,21 @@ class FineTunedClassificationConfig(FineTuning, TextTaskConfig):
             raise InputError(f"the training rows have {len(data.classes)} labels; a classifier needs two")
         return data.classes
 
-    def train(self, task: Task, seed: int) -> None:
-        """Fine-tune all weights."""
-        if not isinstance(task, TextTask):
-            raise TaskError(f"{type(task).__name__} is not a task on texts; build it with this config")
-        self.fine_tune(task, seed)
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringConfig(QuestionEncodingConfig, TrainedTaskConfig):
+    """Trained extractive question answering on a data set such as `squad:FOLDER`."""
+
+    name: ClassVar[str] = "question-answering"
+    task_class: ClassVar[type[TextTask]] = QuestionAnswering
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedQuestionAnsweringConfig(QuestionEncodingConfig, FineTunedTaskConfig):
+    """Encoder that is fine-tuned to answer questions on passages."""
+
+    name: ClassVar[str] = "fine-tuned-question-answering"
+    task_class: ClassVar[type[TextTask]] = QuestionAnswering
 
 
 def _splits(data: DataSet) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ class TextEncodingConfig(Columns):
     """Whether a text over the limit loses its end, with a warning, or becomes several overlapping rows."""
     overlap: int = 32
     """Tokens that two neighbouring rows of a long text share."""
+
+    truncation: ClassVar[str] = "longest_first"
+    """Which text of a pair over the limit is cut: the longer one, or `only_second`, which can become several rows."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +76,38 @@ class TextEncoder:
         pairs = [example.pair for example in examples]
         if any(pair is None for pair in pairs) != all(pair is None for pair in pairs):
             raise InputError("some rows are pairs and some are single texts; give one kind at a time")
-        strides = self.config.long_texts == "stride" and pairs[0] is None
-        encoded = self.tokenizer(
-            [example.text for example in examples],
-            None if pairs[0] is None else pairs,
-            truncation="longest_first" if self.limit else "do_not_truncate",
-            max_length=self.limit,
-            stride=self.config.overlap if strides else 0,
-            return_overflowing_tokens=True,
-        )
+        one_text_is_cut = pairs[0] is None or self.config.truncation == "only_second"
+        strides = self.config.long_texts == "stride" and one_text_is_cut
+        encoded = self._tokenize(examples, self.config.overlap if strides else 0)
         rows = list(zip(encoded["overflow_to_sample_mapping"], encoded.encodings, strict=True))
         if not strides:
             rows = self._first_rows(rows, len(examples))
         return [text for text, _ in rows], [encoding for _, encoding in rows]
+
+    def _tokenize(self, examples: Sequence[Example], stride: int) -> Any:
+        pairs = None if examples[0].pair is None else [example.pair for example in examples]
+        if pairs is not None and self.limit and self.config.truncation == "only_second":
+            stride = min(stride, self.limit // 3)
+            self._require_room(examples, stride, self.limit)
+        return self.tokenizer(
+            [example.text for example in examples],
+            pairs,
+            truncation=self.config.truncation if self.limit and pairs else bool(self.limit),
+            max_length=self.limit,
+            stride=stride,
+            return_overflowing_tokens=True,
+        )
+
+    def _require_room(self, examples: Sequence[Example], stride: int, limit: int) -> None:
+        """Raise an InputError if a first text leaves no room for a new token of the second one in each row."""
+        special = self.tokenizer.num_special_tokens_to_add(pair=True)
+        firsts = {example.text: None for example in examples}
+        for text, ids in zip(firsts, self.tokenizer(list(firsts), add_special_tokens=False)["input_ids"], strict=True):
+            if len(ids) + special + stride >= limit:
+                raise InputError(
+                    f"'{text[:40]}...' has {len(ids)} tokens: with an overlap of {stride} it leaves no room for the "
+                    f"second text in rows of {limit} tokens; shorten it, or lower overlap"
+                )
 
     def _first_rows(self, rows: list[tuple[int, Any]], texts: int) -> list[tuple[int, Any]]:
         """Return the first row of each text, and warn if there are others."""
@@ -107,11 +129,11 @@ class TextEncoder:
         type_ids = [encoding.type_ids or [0] for encoding in encodings]
         takes_type_ids = "token_type_ids" in self.tokenizer.model_input_names
         return Batch(
-            tokens=_pad(rows, self.tokenizer.pad_token_id),
+            tokens=pad_rows(rows, self.tokenizer.pad_token_id),
             present=torch.arange(int(lengths.max()))[None] < lengths[:, None],
-            maskable=_pad([self._maskable(encoding) or [False] for encoding in encodings], False),
+            maskable=pad_rows([self._maskable(encoding) or [False] for encoding in encodings], False),
             target=target,
-            token_inputs={"token_type_ids": _pad(type_ids, 0)} if takes_type_ids else {},
+            token_inputs={"token_type_ids": pad_rows(type_ids, 0)} if takes_type_ids else {},
         ).to(device)
 
     def _maskable(self, encoding: Any) -> list[bool]:
@@ -131,13 +153,14 @@ class TextEncoder:
         return next(token for token in known if token is not None)
 
 
-def _pad(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    """Return rows of different lengths as one tensor, padded on the right."""
     width = max(len(row) for row in rows)
     return torch.tensor([[*row, *[filler] * (width - len(row))] for row in rows])
 
 
 def add_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]) -> Batch:
-    """Return the batch with 1 at each token of the first text that overlaps the evidence, 0 elsewhere.
+    """Return the batch with 1 at each token that overlaps the evidence, 0 elsewhere.
 
     Without a `RationaleExample` among the examples the batch is returned unchanged.
     """
@@ -154,12 +177,13 @@ def add_evidence(batch: Batch, examples: Sequence[Example], sources: Sequence[in
 def _evidence_tokens(example: Example, encoding: Any) -> list[float]:
     if not isinstance(example, RationaleExample):
         return [0.0] * len(encoding.ids)
-    marked = [0] * (len(example.text) + 1)
+    text = example.text if example.evidence_segment == 0 else example.pair or ""
+    marked = [0] * (len(text) + 1)
     for first, last in example.evidence:
         marked[first:last] = [1] * (last - first)
     # Cumulative counts: a token overlaps the evidence if the count grows between its first and last character.
     count = list(accumulate(marked, initial=0))
     return [
-        float(segment == 0 and count[last] > count[first])
+        float(segment == example.evidence_segment and count[last] > count[first])
         for (first, last), segment in zip(encoding.offsets, encoding.sequence_ids, strict=True)
     ]

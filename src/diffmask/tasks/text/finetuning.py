@@ -1,4 +1,4 @@
-"""Fine-tuning of a classifier: AdamW, linear warm-up and decay, best epoch by validation score.
+"""Fine-tuning of a model on labelled texts: AdamW, linear warm-up and decay, best epoch by validation score.
 
 With `masked_fraction` the classifier is also trained on masked texts, so that masked inputs are not out of
 distribution. Madsen et al. 2024, "Faithfulness Measurable Masked Language Models".
@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import row_text
 from diffmask.core.hooks import exclusive
 from diffmask.core.task import Task
 from diffmask.core.training import generator, minibatches, progress_bar, seeded
@@ -62,15 +63,16 @@ class FineTuning:
         model, order = task.model, generator(seed, "fine-tuning")
         masks = generator(seed, "masked fine-tuning")
         held_out = self._held_out(task, seed)
+        train = labelled_rows(task, task.data["train"])
         optimizer = torch.optim.AdamW(model.parameters(), lr=self.learning_rate, weight_decay=0.01)
-        steps = self.epochs * -(-len(task.data["train"]) // self.batch_size)
+        steps = self.epochs * -(-len(train) // self.batch_size)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _warmup_decay(step / max(steps, 1)))
         scores: list[float] = []
         best = deepcopy(model.state_dict())
-        with exclusive(model), seeded(seed, "dropout"), progress_bar(range(steps), "train the classifier") as bar:
+        with exclusive(model), seeded(seed, "dropout"), progress_bar(range(steps), "train the model") as bar:
             for epoch in range(self.epochs):
                 model.train().requires_grad_(True)
-                for rows in minibatches(task.data["train"], self.batch_size, order, pool=50):
+                for rows in minibatches(train, self.batch_size, order, pool=50):
                     optimizer.zero_grad()
                     batch = mask_random_tokens(task, rows, self.masked_fraction, masks)
                     loss = -task.forward_train(batch).log_prob(batch.target).mean()
@@ -97,6 +99,12 @@ class FineTuning:
         if not self.masked_fraction:
             return [valid]
         return [valid, mask_random_tokens(task, valid, 1.0, generator(seed, "masked validation"))]
+
+
+def labelled_rows(task: Task, batch: Batch) -> Batch:
+    """Return the rows that have a label to train on; a window of a long passage may not contain the answer."""
+    labelled = torch.tensor([outcome is not None for outcome in row_text(task).outcomes(batch.target)])
+    return batch if labelled.all() else batch[labelled.to(batch.tokens.device)]
 
 
 def _warmup_decay(progress: float) -> float:

@@ -167,6 +167,13 @@ class Padding:
         row = torch.arange(len(weights), device=weights.device)[:, None, None]
         return weights.permute(0, 3, 4, 1, 2)[row, inverse[:, :, None], inverse[:, None, :]].permute(0, 3, 4, 1, 2)
 
+    def tokens_from_model(
+        self, values: Float[Tensor, "row token *rest"], present: Bool[Tensor, "row token"]
+    ) -> Float[Tensor, "row token *rest"]:
+        """Return outputs of each token in the batch's order, without those of tokens that the model appended."""
+        values = values[:, : present.shape[1]]
+        return _take(values, self._permutation(present).argsort(dim=1)) if self.left else values
+
     def adapt_edit(self, edit: Edit, present: Bool[Tensor, "row token"]) -> Edit:
         """Return the edit for states in the model's order; tokens that the model itself appended stay unchanged."""
         tokens = present.shape[1]

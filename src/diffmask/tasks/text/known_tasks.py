@@ -1,40 +1,80 @@
 """Which task a Hugging Face model is for: by the name of the task, or by the head in the model's configuration."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffmask.errors import ConfigError, nearest
+from diffmask.registry import find
 from diffmask.tasks.text.pretrained import load_config
 
 if TYPE_CHECKING:
     from diffmask.tasks.text.task import TextTask
 
-TEXT_TASKS: Mapping[str, tuple[str, str]] = {
-    "text-classification": ("diffmask.tasks.classification:TextClassification", "ForSequenceClassification"),
+
+@dataclass(frozen=True)
+class KnownTask:
+    """A kind of task on texts: its class, the models that it is for, and the names of its configs."""
+
+    target: str
+    """Module and class of the task."""
+    ending: str
+    """How the class names of its models end in `transformers`."""
+    trained: str
+    """Name of the config of a trained model."""
+    fine_tuned: str
+    """Name of the config that fine-tunes an encoder."""
+
+
+TEXT_TASKS: Mapping[str, KnownTask] = {
+    "text-classification": KnownTask(
+        "diffmask.tasks.classification:TextClassification",
+        "ForSequenceClassification",
+        "text-classification",
+        "fine-tuned-classification",
+    ),
+    "question-answering": KnownTask(
+        "diffmask.tasks.question_answering:QuestionAnswering",
+        "ForQuestionAnswering",
+        "question-answering",
+        "fine-tuned-question-answering",
+    ),
 }
-"""Class of each task by its name, and how the names of its models end."""
+"""Kinds of tasks by name."""
+
+
+def known_task(name: str) -> KnownTask:
+    """Return the kind of task of that name."""
+    if name not in TEXT_TASKS:
+        raise ConfigError(f"there is no task '{name}' for texts; {nearest(name, TEXT_TASKS)}")
+    return TEXT_TASKS[name]
 
 
 def text_task_class(name: str) -> "type[TextTask]":
-    """Return the task of that name."""
-    if name not in TEXT_TASKS:
-        raise ConfigError(f"there is no task '{name}' for texts; {nearest(name, TEXT_TASKS)}")
-    module, _, attribute = TEXT_TASKS[name][0].partition(":")
+    """Return the class of the task of that name."""
+    module, _, attribute = known_task(name).target.partition(":")
     found: type[TextTask] = getattr(import_module(module), attribute)
     return found
 
 
 def recognise_task(model: str | Path, *, trust_remote_code: bool = False) -> str:
     """Return the name of the task that a saved model was trained for; a classifier if its configuration is silent."""
-    return task_of_config(load_config(model, trust_remote_code=trust_remote_code))
-
-
-def task_of_config(config: Any) -> str:
-    """Return the name of the task whose head the configuration names."""
-    for architecture in getattr(config, "architectures", None) or ():
-        for name, (_, ending) in TEXT_TASKS.items():
-            if architecture.endswith(ending):
+    architectures = getattr(load_config(model, trust_remote_code=trust_remote_code), "architectures", None) or ()
+    for architecture in architectures:
+        for name, known in TEXT_TASKS.items():
+            if architecture.endswith(known.ending):
                 return name
     return "text-classification"
+
+
+def trained_config_class(task: str | None, model: str, *, trust_remote_code: bool = False) -> Any:
+    """Return the config class of a trained model; without the name of its task, the task is recognised."""
+    name = task or recognise_task(model, trust_remote_code=trust_remote_code)
+    return find("task", known_task(name).trained).load()
+
+
+def fine_tuned_config_class(task: str) -> Any:
+    """Return the config class that fine-tunes an encoder for a task."""
+    return find("task", known_task(task).fine_tuned).load()

@@ -58,10 +58,14 @@ class TextTask(Task, RowText, Retrainable, ABC):
     """Name of the task on the command line and in saved explainers."""
     auto_class: ClassVar[str]
     """Class of `transformers` that loads the model with its head."""
+    head_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of the configuration that a new head needs."""
     encoding_class: ClassVar[type[TextEncodingConfig]] = TextEncodingConfig
     """Config of the columns and of the tokenization; a subclass may add fields."""
     input_fields: ClassVar[tuple[str, ...]] = ("text", "pair")
     """Names of the text and of the second text of a pair, as a caller gives them."""
+    own_inputs: ClassVar[frozenset[str]] = frozenset({EVIDENCE})
+    """Keys of `Batch.token_inputs` that the model does not receive."""
     placeholder: ClassVar[Any] = "."
     """Smallest input that can be encoded."""
 
@@ -182,7 +186,14 @@ class TextTask(Task, RowText, Retrainable, ABC):
         examples = list(rows)
         sources, encodings = self.text_encoder.encode(examples)
         batch = self.text_encoder.batch(encodings, self.targets(examples, sources, encodings), self.device)
+        batch = self.add_inputs(batch, examples, sources, encodings)
         return EncodedBatch(add_evidence(batch, examples, sources, encodings), sources, encodings)
+
+    def add_inputs(
+        self, batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]
+    ) -> Batch:
+        """Return the batch with inputs of this task, such as the tokens that may be an answer."""
+        return batch
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """Run the model with some sites edited; edits always receive rows padded on the right."""
@@ -205,7 +216,7 @@ class TextTask(Task, RowText, Retrainable, ABC):
 
     def model_inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the arguments of the model, padded on its own side."""
-        token_inputs = {name: value for name, value in batch.token_inputs.items() if name != EVIDENCE}
+        token_inputs = {name: value for name, value in batch.token_inputs.items() if name not in self.own_inputs}
         inputs = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **token_inputs}
         return {name: self.padding.to_model(value, batch.present) for name, value in inputs.items()}
 
@@ -261,11 +272,19 @@ class TextTask(Task, RowText, Retrainable, ABC):
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextTask":
         """Fine-tune the encoder with a new head on other rows; without an encoder, the model's own body."""
-        require_labels(self, data)
+        self.require_trainable(data)
         task = type(self)(self.untrained(seed), self.tokenizer, encoding=self.text_encoder.config, source=self.source)
+        self.share_with(task)
         task.data = data
         self.source.tuning.fine_tune(task, seed)
         return task
+
+    def share_with(self, task: Any) -> None:
+        """Give a task of the same kind what it needs to know of these rows; nothing by default."""
+
+    def require_trainable(self, data: Mapping[str, Batch]) -> None:
+        """Raise an InputError if a row has no label to train on."""
+        require_labels(self, data)
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save the model and its tokenizer in the format of `transformers`."""
