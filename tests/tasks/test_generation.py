@@ -1,5 +1,6 @@
 """A language model's response, its parts, and what erasing them does, on tiny models of six families."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import diffmask as dm
 from diffmask.core.batch import Batch, hide_tokens
 from diffmask.core.distributions import TokenCategoricals, divergence, log_odds, predicted_outcome
 from diffmask.core.units import unit_scores
-from diffmask.errors import InputError, TaskError
+from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
 from diffmask.tasks.generation.encoding import EVENT, PART, POSITION, PromptEncodingConfig
 from diffmask.tasks.generation.prompt import read_prompt, render
@@ -372,3 +373,109 @@ def test_events_and_positions_travel_with_their_tokens() -> None:
     gone = int((batch.token_inputs[PART] == 1).sum())
     assert int(shorter.token_inputs[POSITION][0, -1]) - int(shorter.present.sum()) + 1 == gone
     assert replace(shorter).tokens.shape[1] == batch.tokens.shape[1] - gone
+
+
+def facts_task(kind: str = "llama") -> TextGeneration:
+    prompts = [
+        {"documents": [f"{one} lives in {place}. {two} is a {job}. {one} is a {job}."], "question": f"where is {one}?"}
+        for one, two in (("ann", "bob"), ("bob", "ann"))
+        for place in ("oslo", "lima")
+        for job in ("baker", "pilot")
+    ]
+    encoding = PromptEncodingConfig(max_new_tokens=3)
+    return TextGeneration(tiny_language_model(kind), word_tokenizer(), train=prompts, encoding=encoding)
+
+
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_amortised_weighs_attention_heads_and_explains_in_one_pass() -> None:
+    task = facts_task()
+    explainer = dm.Amortised(mask_pairs=2).fit(task, seed=0)
+    again = dm.Amortised(mask_pairs=2).fit(task, seed=0)
+    batch = task.data["train"]
+    assert torch.equal(explainer(batch).scores, again(batch).scores)
+    assert explainer.diagnostics["heads"]["masked_passes"] == 8 * (2 * 2 + 3)
+    explainer.cost.rows = 0
+    single = explainer(batch[:1].trim()).scores
+    # The prompt and the response are two parts of one pass over the row.
+    assert explainer.cost.rows == 2 and explainer.cost.backwards == 0
+    torch.testing.assert_close(single, explainer(batch).scores[:1, : single.shape[1]], **CLOSE)
+
+
+def test_head_weights_recover_effects_that_are_linear_in_log_attention() -> None:
+    from diffmask.methods.amortised.parts import AblationSamples, choose_penalty, fit_heads
+
+    source = torch.manual_seed(0)
+    features = torch.randn(40, 4, 6, generator=source)
+    truth = torch.tensor([1.0, -2.0, 0.0, 0.0, 0.5, 0.0])
+    effects = features @ truth
+    rows = torch.arange(40).repeat_interleave(10)
+    kept = torch.rand(400, 4, generator=source) < 0.5
+    values = (effects[rows] * kept).sum(dim=1) + 7.0 * rows
+    samples = AblationSamples(features, rows, kept, values)
+    penalty, correlation = choose_penalty(samples, source)
+    assert correlation > 0.99
+    # Weights are those of standardised features: compare the scores of units within a prompt.
+    found = fit_heads(samples, penalty).scores(features)
+    both = torch.stack([found.flatten(), effects.flatten()])
+    assert float(torch.corrcoef(both)[0, 1]) > 0.97
+
+
+def test_features_are_the_log_of_the_attention_that_a_part_receives() -> None:
+    from diffmask.methods.amortised.parts import part_features
+
+    task = task_of()
+    batch = task.data["train"][:1].trim()
+    received = task.attentions(batch).mean(dim=3)[0].flatten(0, 1)
+    found = part_features(task, batch)[0]
+    for part in (1, 2, 3):
+        expected = received[:, batch.token_inputs[PART][0] == part].sum(dim=1).clamp(min=1e-6).log()
+        torch.testing.assert_close(found[part - 1], expected, **CLOSE)
+
+
+def test_too_few_prompts_to_learn_from_are_refused() -> None:
+    with pytest.raises(InputError, match="at least 4"):
+        dm.Amortised().fit(task_of())
+
+
+def test_the_command_prints_the_needed_parts_and_writes_both_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from typer.testing import CliRunner
+
+    from diffmask.cli import app
+
+    model, tokenizer = tiny_language_model("llama"), word_tokenizer()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "docs.jsonl").write_text(
+        '{"text": "ann lives in oslo. bob is a pilot."}\n{"text": "bob is in lima."}\n'
+    )
+    run = CliRunner().invoke(
+        app,
+        [
+            *("needs", "--model", str(tmp_path / "model"), "--documents", str(tmp_path / "docs.jsonl")),
+            *("--question", "where is bob?", "--max-new-tokens", "4", "--method", "gradient"),
+            *("--out", str(tmp_path / "e.json"), "--html", str(tmp_path / "e.html")),
+        ],
+        catch_exceptions=False,
+    )
+    assert run.exit_code == 0 and "needed; verified" in run.output and "whole prompt:" in run.output
+    values = json.loads((tmp_path / "e.json").read_text())
+    assert len(values["parts"]) == 3 and values["verified"]["holds"] and (tmp_path / "e.html").is_file()
+
+
+def test_documents_of_files_are_read_or_refused(tmp_path: Path) -> None:
+    from diffmask.tasks.generation.files import read_documents, read_messages
+
+    (tmp_path / "a.txt").write_text("one\n\n two\nlines \n\n\n")
+    assert read_documents(tmp_path / "a.txt") == ["one", "two\nlines"]
+    (tmp_path / "b.csv").write_text("body\nx\n")
+    with pytest.raises(InputError, match="no column 'text'"):
+        read_documents(tmp_path / "b.csv")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_messages(tmp_path / "none.json")
+
+
+def test_a_response_without_room_for_a_token_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_new_tokens"):
+        PromptEncodingConfig(max_new_tokens=0)

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from diffmask import __version__
-from diffmask.cli import benchmark, demo, explain, fit, report, roar, run, train
+from diffmask.cli import benchmark, demo, explain, fit, needs, report, roar, run, train
 from diffmask.cli import report as listing
 from diffmask.cli import roar as analyse
 from diffmask.errors import DiffMaskError
@@ -24,6 +24,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("fit")(fit.fit)
 app.command("explain")(explain.explain)
+app.command("needs")(needs.needs)
 app.command("benchmark")(benchmark.benchmark)
 app.command("run")(run.run)
 app.command("roar")(roar.roar)
@@ -60,6 +61,7 @@ EXTRAS = {
     "distributed": "cluster",
     "dask_jobqueue": "cluster",
     "nltk": "study",
+    "gguf": "lm",
 }
 """Optional package by the extra that installs it."""
 

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.baselines import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length, map_by_length
+from diffmask.core.capabilities import ErasesUnits
 from diffmask.core.config import parse
 from diffmask.core.distributions import coarse_outcome, coarsen, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
@@ -27,6 +28,7 @@ from diffmask.methods.amortised.objectives import (
     TeacherEnsemble,
     teacher_store,
 )
+from diffmask.methods.amortised.parts import PartAmortisedExplainer
 from diffmask.methods.amortised.refine import RefinedExplainer
 from diffmask.methods.amortised.training import (
     AmortisedTraining,
@@ -93,7 +95,15 @@ class Amortised(Method):
         nodes = self.teacher if isinstance(self.teacher, list) else [] if self.teacher is None else [self.teacher]
         return [parse("method", node, "amortised: teacher") for node in nodes]
 
-    def build(self, task: Task, seed: int) -> "AmortisedExplainer":
+    def build(self, task: Task, seed: int) -> "AmortisedExplainer | PartAmortisedExplainer":
+        """Build the network, or weights of attention heads for a task with units such as the parts of a prompt."""
+        if isinstance(task, ErasesUnits):
+            if self.teacher is not None:
+                raise ConfigError("amortised: parts of prompts are learned from the model; leave teacher out")
+            return PartAmortisedExplainer(task)
+        return self.build_tokens(task, seed)
+
+    def build_tokens(self, task: Task, seed: int) -> "AmortisedExplainer":
         """Build a network that scores every token 0."""
         sites = self.sites or spread_sites(task.sites)
         for site in sites:
@@ -106,8 +116,12 @@ class Amortised(Method):
             network = AttributionNetwork({site: statistics[site] for site in sites}, features, self.width)
         return AmortisedExplainer(task, network, baseline_state(task, task.sites[0], self.baseline))
 
-    def train(self, explainer: "AmortisedExplainer", task: Task, seed: int) -> None:
+    def train(self, explainer: "AmortisedExplainer | PartAmortisedExplainer", task: Task, seed: int) -> None:
         """Train the network until the budget is spent, then measure additivity and the threshold for unusual texts."""
+        if isinstance(explainer, PartAmortisedExplainer):
+            texts = min(self._budget().texts, len(task.data["train"]))
+            explainer.learn(task.data["train"].spread(int(texts)), self.mask_pairs, seed, self.label)
+            return
         start, source = time.perf_counter(), generator(seed, "amortised")
         rows, held_out = split_held_out(task, self.held_out)
         additive = AdditiveObjective(

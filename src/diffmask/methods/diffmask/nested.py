@@ -60,7 +60,7 @@ class NestedDiffMask(MaskMethod):
     def build(self, task: Task, seed: int) -> "NestedMaskExplainer":
         """Allocate a network that scores every token 0, and thresholds that are the same for every text."""
         self.sites_of(task)
-        start = self._amortised().build(task, seed)
+        start = self._amortised().build_tokens(task, seed)
         last = site_statistics(task, start.network.sites[-1:], STATISTICS_ROWS)[start.network.sites[-1]]
         with seeded(seed, "margins"):
             thresholds = TextThresholds(last, len(self.margins))
@@ -70,7 +70,7 @@ class NestedDiffMask(MaskMethod):
     def train(self, explainer: "NestedMaskExplainer", task: Task, seed: int) -> None:
         """Train the ranking, then gates for every margin; calibrate on held-out rows and diagnose on others."""
         amortised = self._amortised()
-        start = amortised.build(task, seed)
+        start = amortised.build_tokens(task, seed)
         amortised.train(start, task, seed)
         explainer.network.load_state_dict(start.network.state_dict())
         trainer = MarginTrainer(self, explainer, task, generator(seed, "margins"))

@@ -10,13 +10,13 @@ response token. Three more values per token travel with it when other tokens are
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.errors import InputError
+from diffmask.errors import ConfigError, InputError, nearest
 from diffmask.explanation.response import PromptPart
 from diffmask.tasks.generation.prompt import PartUnit, RenderedPrompt
 
@@ -38,6 +38,15 @@ class PromptEncodingConfig:
     """Text whose last token replaces each erased token, if `erasing` is `replace`."""
     max_new_tokens: int = 32
     """Largest number of tokens of a generated response."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("unit", PartUnit), ("erasing", Erasing)):
+            if getattr(self, name) not in get_args(kind):
+                raise ConfigError(
+                    f"{name} '{getattr(self, name)}': {nearest(str(getattr(self, name)), get_args(kind))}"
+                )
+        if self.max_new_tokens < 1:
+            raise ConfigError(f"max_new_tokens is at least 1; found {self.max_new_tokens}")
 
 
 @dataclass(frozen=True)

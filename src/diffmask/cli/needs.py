@@ -1,0 +1,63 @@
+"""`diffmask needs`: which parts of a prompt does a language model's response need?"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from diffmask.cli.options import configure_logging
+
+
+def needs(
+    model: Annotated[str, typer.Option(help="Folder or hub id of the language model; 'smollm2' is packaged.")],
+    documents: Annotated[
+        Path | None,
+        typer.Option(help="Table with one document per row (.jsonl, .csv, .tsv, .parquet), or a .txt file."),
+    ] = None,
+    question: Annotated[str, typer.Option(help="Question about the documents; it is never erased.")] = "",
+    messages: Annotated[
+        Path | None, typer.Option(help="JSON file with a list of chat messages, instead of documents.")
+    ] = None,
+    response: Annotated[
+        str | None, typer.Option(help="Response to explain; by default the model's own greedy one.")
+    ] = None,
+    unit: Annotated[str, typer.Option(help="Parts: sentence, document, word or turn.")] = "sentence",
+    erasing: Annotated[str, typer.Option(help="How parts are erased: hide, remove or replace.")] = "hide",
+    method: Annotated[
+        str, typer.Option(help="Method that orders the parts; one that needs no fit, such as gradient.")
+    ] = "leave-one-out",
+    margin: Annotated[float, typer.Option(min=0, help="Largest divergence, in nats per response token.")] = 0.1,
+    text_column: Annotated[str, typer.Option(help="Column of the documents.")] = "text",
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest length of a generated response.")] = 32,
+    out: Annotated[Path | None, typer.Option(help="JSON file to write, with character spans.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Page to write: parts shaded, response tokens linked.")] = None,
+) -> None:
+    """Find the smallest set of parts that keeps the response, verified by running the model on it.
+
+    Example: diffmask needs --model smollm2 --documents docs.jsonl --question "Where does Maria live?"
+    """
+    import json
+
+    from diffmask.core.config import parse
+    from diffmask.errors import InputError
+    from diffmask.tasks.generation.encoding import PromptEncodingConfig
+    from diffmask.tasks.generation.files import read_documents, read_messages
+    from diffmask.tasks.generation.task import TextGeneration
+
+    if (documents is None) == (messages is None):
+        raise InputError("give --documents with a --question, or --messages")
+    prompt: dict[str, object] = {} if response is None else {"response": response}
+    if documents is not None:
+        prompt |= {"documents": read_documents(documents, text_column), "question": question}
+    elif messages is not None:
+        prompt["messages"] = read_messages(messages)
+    configure_logging(quiet=True)
+    choices: dict[str, Any] = {"unit": unit, "erasing": erasing, "max_new_tokens": max_new_tokens}
+    task = TextGeneration(model, encoding=PromptEncodingConfig(**choices))
+    explanation = parse("method", method, "--method").fit(task)(prompt, verify=False).verify(margin)
+    explanation.show()
+    print(explanation.without_the_rest())
+    if out is not None:
+        out.write_text(json.dumps(explanation.to_dict(), indent=1), encoding="utf-8")
+    if html is not None:
+        explanation.to_html(html)

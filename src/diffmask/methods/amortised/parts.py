@@ -1,0 +1,203 @@
+"""Amortised attribution of a response to the parts of its prompt, from the attention of one forward pass.
+
+In a causal model the state of a source token cannot know a question that comes later, so nothing is predicted from
+source states alone: the features of a part are how much each head attends to it from the states that predict the
+response. A ridge regression on masked copies of training prompts weighs the heads (AT2, Cohen-Wang et al. 2025, learns
+such weights by gradient descent).
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from diffmask.core.batch import Attribution, Batch, map_by_length
+from diffmask.core.capabilities import ErasesUnits, HasAttention, explained_outcome, require
+from diffmask.core.explainer import Explainer
+from diffmask.core.task import Task
+from diffmask.core.training import generator
+from diffmask.core.units import spread_unit_scores
+from diffmask.errors import FitWarning, InputError
+from diffmask.methods.unit_ablation import ablated_scores
+
+LEAST_ATTENTION = 1e-6
+"""Attention below this counts as this much: its logarithm is a feature."""
+PENALTIES = tuple(10.0**power for power in range(-1, 6))
+"""Ridge penalties that are tried on held-out prompts."""
+TOKENS_AT_ONCE = 4096
+"""Tokens per forward pass, padding included."""
+
+Features = Float[Tensor, "row unit feature"]
+
+
+def part_features(task: Task, batch: Batch) -> Features:
+    """Return log attention from the response to each unit, per layer and head; zeros where a row has fewer units.
+
+    The attention to a unit is summed over its tokens and averaged over the response.
+    """
+    weights = require(task, HasAttention, "amortised").attentions(batch)
+    numbers = require(task, ErasesUnits, "amortised").unit_numbers(batch)
+    received = weights.mean(dim=3).flatten(1, 2)
+    units = torch.arange(1, int(numbers.max()) + 1, device=numbers.device)
+    member = (numbers[:, None] == units[:, None]).to(received)
+    summed = torch.einsum("rht,rut->ruh", received, member)
+    return summed.clamp(min=LEAST_ATTENTION).log() * member.any(dim=2, keepdim=True)
+
+
+@dataclass(frozen=True)
+class AblationSamples:
+    """Features of training prompts, and the values of masked copies of them."""
+
+    features: Features
+    rows: Int[Tensor, " copy"]
+    kept: Bool[Tensor, "copy unit"]
+    values: Float[Tensor, " copy"]
+
+    def select(self, prompts: Bool[Tensor, " row"]) -> "AblationSamples":
+        """Return the copies of some prompts; rows keep their numbers."""
+        chosen = prompts[self.rows]
+        return AblationSamples(self.features, self.rows[chosen], self.kept[chosen], self.values[chosen])
+
+    def sums(self, scores: Float[Tensor, "row unit *feature"]) -> Float[Tensor, "copy *feature"]:
+        """Return the sum over the kept units of each copy."""
+        picked = scores[self.rows]
+        mask = self.kept.view(*self.kept.shape, *[1] * (picked.ndim - 2)).to(picked)
+        return (picked * mask).sum(dim=1)
+
+    def centred(self, values: Float[Tensor, "copy *feature"]) -> Float[Tensor, "copy *feature"]:
+        """Subtract the mean over the copies of each prompt: a prompt's level is not explained."""
+        prompts = len(self.features)
+        index = self.rows.view(-1, *[1] * (values.ndim - 1)).expand_as(values)
+        total = values.new_zeros(prompts, *values.shape[1:]).scatter_add(0, index, values)
+        count = torch.bincount(self.rows, minlength=prompts).clamp(min=1).view(-1, *[1] * (values.ndim - 1))
+        return values - (total / count)[self.rows]
+
+    def correlations(self, scores: Float[Tensor, "row unit"]) -> Float[Tensor, " prompt"]:
+        """Return for each prompt the correlation of its values with the sums of its scores."""
+        predicted, observed = self.centred(self.sums(scores)), self.centred(self.values)
+        result = []
+        for row in self.rows.unique().tolist():
+            first, second = predicted[self.rows == row], observed[self.rows == row]
+            result.append((first @ second) / (first.norm() * second.norm()).clamp(min=1e-9))
+        return torch.stack(result)
+
+
+@torch.no_grad()
+def sample_ablations(task: Task, batch: Batch, pairs: int, source: torch.Generator) -> AblationSamples:
+    """Measure pairs of complementary random masks of every prompt, and each prompt without each one of its units."""
+    numbers = require(task, ErasesUnits, "amortised").unit_numbers(batch)
+    counts = numbers.amax(dim=1).tolist()
+    widest, rows, masks = max(counts), [], []
+    for row, count in enumerate(counts):
+        half = torch.rand(pairs, widest, generator=source) < 0.5
+        singles = ~torch.eye(widest, dtype=torch.bool)[: min(count, 2 * pairs)]
+        sets = torch.cat([half, ~half, singles]) & (torch.arange(widest) < count)
+        rows += [row] * len(sets)
+        masks.append(sets)
+    index, kept = torch.tensor(rows, device=numbers.device), torch.cat(masks).to(numbers.device)
+    at_once = max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])
+    features = map_by_length(lambda some: _padded(part_features(task, some), widest), batch, at_once)
+    target = explained_outcome(task, batch)
+    return AblationSamples(features, index, kept, ablated_scores(task, batch, target, index, kept))
+
+
+def _padded(features: Features, units: int) -> Features:
+    return torch.nn.functional.pad(features, (0, 0, 0, units - features.shape[1]))
+
+
+@dataclass(frozen=True)
+class HeadWeights:
+    """Mean and deviation of the features, and the weight of each head."""
+
+    mean: Float[Tensor, " feature"]
+    deviation: Float[Tensor, " feature"]
+    weight: Float[Tensor, " feature"]
+
+    def scores(self, features: Features) -> Float[Tensor, "row unit"]:
+        """Return the predicted effect of each unit."""
+        return ((features - self.mean) / self.deviation) @ self.weight
+
+
+def fit_heads(samples: AblationSamples, penalty: float) -> HeadWeights:
+    """Solve min sum over copies of (f(kept) - c_prompt - sum of kept scores)^2 + penalty |weight|^2.
+
+    Values are divided by their deviation within the prompt, so that no prompt with large effects dominates.
+    """
+    real = samples.features[samples.rows.unique()].flatten(0, 1)
+    real = real[real.abs().sum(dim=1) > 0]
+    mean, deviation = real.mean(dim=0), real.std(dim=0).clamp(min=1e-6)
+    # Zero rows pad prompts with fewer units and are never kept.
+    design = samples.centred(samples.sums((samples.features - mean) / deviation)).double()
+    values = samples.centred(samples.values).double()
+    power = torch.zeros(len(samples.features), dtype=torch.float64, device=values.device)
+    spread = power.scatter_add(0, samples.rows, values.square())[samples.rows].clamp(min=1e-9).sqrt()
+    design, values = design / spread[:, None], values / spread
+    gram = design.T @ design + penalty / len(mean) * torch.eye(len(mean), dtype=torch.float64, device=design.device)
+    weight = torch.linalg.solve(gram, design.T @ values)
+    return HeadWeights(mean, deviation, weight.to(mean))
+
+
+def choose_penalty(samples: AblationSamples, source: torch.Generator) -> tuple[float, float]:
+    """Return the penalty with the highest mean correlation on a held-out quarter of the prompts, and that mean."""
+    prompts = len(samples.features)
+    held_out = torch.zeros(prompts, dtype=torch.bool)
+    held_out[torch.randperm(prompts, generator=source)[: max(1, prompts // 4)]] = True
+    held_out = held_out.to(samples.rows.device)
+    train, valid = samples.select(~held_out), samples.select(held_out)
+    found = {}
+    for penalty in PENALTIES:
+        weights = fit_heads(train, penalty)
+        found[penalty] = float(valid.correlations(weights.scores(samples.features)).mean())
+    best = max(found, key=lambda penalty: found[penalty])
+    return best, found[best]
+
+
+class PartAmortisedExplainer(Explainer):
+    """Explainer that reads the attention of one forward pass and weighs its heads."""
+
+    mean: Tensor
+    deviation: Tensor
+    weight: Tensor
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        features = part_features(task, task.data["train"][:1].trim()).shape[2]
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("deviation", torch.ones(features))
+        self.register_buffer("weight", torch.zeros(features))
+
+    @torch.no_grad()
+    def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Give every token of a unit the predicted loss in log-odds without the unit."""
+        numbers = require(self.task, ErasesUnits, "amortised").unit_numbers(batch)
+        heads = HeadWeights(self.mean, self.deviation, self.weight)
+        return Attribution(spread_unit_scores(heads.scores(part_features(self.task, batch)), numbers))
+
+    def learn(self, rows: Batch, pairs: int, seed: int, label: str) -> None:
+        """Fit the weights on masked copies of the given prompts."""
+        if len(rows) < 4:
+            raise InputError(
+                f"{label}: {len(rows)} training prompts are too few; give the task train=[...], at least 4"
+            )
+        source = generator(seed, "amortised parts")
+        samples = sample_ablations(self.task, rows, pairs, source)
+        penalty, correlation = choose_penalty(samples, source)
+        heads = fit_heads(samples, penalty)
+        for name in ("mean", "deviation", "weight"):
+            getattr(self, name).copy_(getattr(heads, name))
+        problems = {}
+        if correlation < 0.3:
+            problems["held-out"] = (
+                f"scores correlate by only {correlation:.2f} with held-out ablations; give more prompts"
+            )
+            warnings.warn(f"{label}: {problems['held-out']}", FitWarning, stacklevel=5)
+        self.diagnostics = {
+            "heads": {
+                "penalty": penalty,
+                "held_out_correlation": correlation,
+                "masked_passes": len(samples.rows),
+                "problems": problems,
+            }
+        }
