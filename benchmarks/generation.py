@@ -2,7 +2,7 @@
 
 `collect` runs a language model once on every subset of the facts of each prompt that it answers, and stores the values;
 it may be killed and started again. `report` computes every figure of the table from them: leave-one-out, ContextCite
-and verified sets are then functions of stored values, and Amortised is fitted on prompts other than the ones it explains.
+and verified sets are then functions of stored values. Amortised is fitted on prompts other than those it explains.
 
     python benchmarks/generation.py collect --model smollm2 --out runs/generation --prompts 30
     python benchmarks/generation.py report --out runs/generation
