@@ -100,8 +100,8 @@ def test_compressed_tables_are_read_and_broken_ones_named(tmp_path: Path) -> Non
     [
         ("nothing.csv", "there is no file"),
         ([("a", "b", "c")], "row 0: a row of 3 members"),
-        (["fine", 3], "row 1: int is not a row"),
-        ([{"text": 3}], "3 is not a text but a int"),
+        (["fine", 3], r"row 1: expected text, got 3 \(int\)"),
+        ([{"text": 3}], r"row 0: expected text, got 3 \(int\)"),
     ],
 )
 def test_rows_that_cannot_be_read_are_named(source: object, message: str) -> None:

@@ -151,5 +151,5 @@ def test_a_blank_label_is_no_label(tmp_path: Path) -> None:
 
 def test_a_row_that_cannot_be_read_is_named_with_its_file(tmp_path: Path) -> None:
     path = write(tmp_path, "rows.jsonl", "\n".join(json.dumps(row) for row in ({"text": "good"}, {"text": 3})))
-    with pytest.raises(InputError, match=r"rows\.jsonl, row 1: 3 is not a text but a int"):
+    with pytest.raises(InputError, match=r"rows\.jsonl, row 1: expected text, got 3 \(int\)"):
         read(path)

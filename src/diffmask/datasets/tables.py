@@ -10,15 +10,16 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from io import TextIOWrapper
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+from diffmask.datasets.frames import describe_value, is_single_row, iter_rows
 from diffmask.errors import ExtraError, InputError, nearest
 
 MAX_FIELD = 10_000_000
@@ -73,19 +74,52 @@ def read_examples(source: Source, columns: Columns) -> Iterator[Example]:
     A source is the path of a file, a mapping from column to values, a data frame, or rows. A row is a text,
     `(text, label)`, `((first, second), label)` or a mapping from column to value, as in `datasets.Dataset`.
     """
-    file = f"{source}, " if isinstance(source, str | Path) else ""
-    for number, row in enumerate(_rows(source, columns.encoding)):
+    is_file = isinstance(source, str | Path)
+    rows = read_table(Path(source), columns.encoding) if is_file else iter_rows(source)  # type: ignore[arg-type]
+    return _number_rows(rows, lambda row: to_example(row, columns), f"{source}, " if is_file else "")
+
+
+def _number_rows(rows: Iterable[Any], convert: Callable[[Any], Example], file: str = "") -> Iterator[Example]:
+    """Convert every row; an error names the row, and the file."""
+    for number, row in enumerate(rows):
         try:
-            yield to_example(row, columns)
+            yield convert(row)
         except InputError as error:
             raise InputError(f"{file}row {number}: {error}") from None
+
+
+def read_inputs(inputs: Any, columns: Columns) -> tuple[list[Example], bool]:
+    """Return texts to explain, without labels, and whether they are one input rather than several.
+
+    One input is a text, a pair `(first, second)` or a mapping with the text column. Several are a list, a generator, a
+    column, a data frame, a `datasets.Dataset`, a mapping from column to values, or the `Path` of a table. In a mapping
+    or a frame the second text of a pair is found in `pair_column`, or in `text_pair`.
+    """
+    if isinstance(inputs, str | tuple | Example) or is_single_row(inputs):
+        return [_to_input(inputs, columns)], True
+    if isinstance(inputs, Path):
+        return [replace(example, label=None) for example in read_examples(inputs, columns)], False
+    return list(_number_rows(iter_rows(inputs), lambda row: _to_input(row, columns))), False
+
+
+def _to_input(row: Any, columns: Columns) -> Example:
+    """Convert one input; a tuple or list is a pair of texts here, not a text with its label."""
+    if isinstance(row, tuple | list):
+        if len(row) != 2:
+            raise InputError(f"a pair has two texts; found {len(row)}")
+        return Example(_text(row[0]), _text(row[1]))
+    if isinstance(row, Mapping):
+        pair = columns.pair_column or ("text_pair" if "text_pair" in row else None)
+        return replace(to_example(row, replace(columns, pair_column=pair)), label=None)
+    return row if isinstance(row, Example) else Example(_text(row))
 
 
 @singledispatch
 def to_example(row: Any, columns: Columns) -> Example:
     """Convert a row to an example."""
     raise InputError(
-        f"{type(row).__name__} is not a row; a row is a text, (text, label), ((first, second), label) or a mapping"
+        f"expected text, got {describe_value(row)}; "
+        "a row is a text, (text, label), ((first, second), label) or a mapping from column to value"
     )
 
 
@@ -124,41 +158,15 @@ def _(row: Mapping[str, Any], columns: Columns) -> Example:
 
 
 def _text(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    raise InputError(f"{value!r} is not a text but a {type(value).__name__}")
+    if isinstance(value, str):
+        return value
+    raise InputError(f"expected text, got {describe_value(value)}")
 
 
 def _label(value: Any) -> Any:
     """Return None for a blank cell and for NaN, which is how data frames write a missing value."""
     blank = isinstance(value, str) and not value.strip()
     return None if blank or (isinstance(value, float) and value != value) else value
-
-
-def _rows(source: Source, encoding: str) -> Iterable[Any]:
-    if isinstance(source, str | Path):
-        return read_table(Path(source), encoding)
-    if isinstance(source, Mapping):
-        return _transpose(source)
-    if type(source).__module__.partition(".")[0] == "pandas":
-        return cast(Any, source).to_dict("records")
-    if isinstance(source, bytes) or not isinstance(source, Iterable):
-        raise InputError(
-            f"{type(source).__name__} is not a source of texts; give the path of a table, columns, or a list of rows"
-        )
-    return source
-
-
-def _transpose(columns: Mapping[str, Iterable[Any]]) -> Iterator[dict[str, Any]]:
-    lengths = {}
-    for name, values in columns.items():
-        if isinstance(values, str) or not isinstance(values, Sized) or not isinstance(values, Iterable):
-            raise InputError(f"column '{name}' must be a list; found {type(values).__name__}")
-        lengths[name] = len(values)
-    if len(set(lengths.values())) > 1:
-        raise InputError(f"columns have different lengths: {lengths}")
-    for row in zip(*columns.values(), strict=True):
-        yield dict(zip(columns, row, strict=True))
 
 
 def read_table(path: Path, encoding: str = "utf-8") -> Iterator[dict[str, Any]]:
@@ -253,7 +261,7 @@ def _delimited(delimiters: str) -> Callable[[Path, str], Iterator[dict[str, Any]
                     "contains the delimiter between quotation marks"
                 )
             else:
-                yield dict(zip_longest(header, cells[: len(header)]))
+                yield dict(zip_longest(header, cells[: len(header)], fillvalue=""))
 
     return read
 
