@@ -15,6 +15,7 @@ _HOMES = {
     "Aggregate": "explanation.aggregate",
     "ScoredText": "explanation.aggregate",
     "aggregate": "explanation.aggregate",
+    "explain": "workspace.quick",
     "ranking": "core.batch",
     "racu": "results.racu",
     "Task": "core.task",

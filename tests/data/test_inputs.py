@@ -13,7 +13,11 @@ import pytest
 
 from diffmask.datasets.tables import Columns, Example, read_examples, read_inputs
 from diffmask.errors import InputError
+from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.encoding import TextEncodingConfig
+from support.tiny_models import tiny_model, word_pieces
 
+TASK = TextClassification(tiny_model("bert"), word_pieces())
 TEXTS = ["a film", "good", "dull"]
 EXAMPLES = [Example(text) for text in TEXTS]
 
@@ -46,7 +50,7 @@ SEVERAL: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("kind", SEVERAL)
 def test_several_texts(kind: str) -> None:
-    assert read_inputs(SEVERAL[kind](), Columns()) == (EXAMPLES, False)
+    assert read_inputs(SEVERAL[kind](), TASK.to_example) == (EXAMPLES, False)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,7 @@ def test_several_texts(kind: str) -> None:
     ],
 )
 def test_one_text(value: object, example: Example) -> None:
-    assert read_inputs(value, Columns()) == ([example], True)
+    assert read_inputs(value, TASK.to_example) == ([example], True)
 
 
 def test_pairs_are_read_from_tuples_lists_and_columns(tmp_path: Path) -> None:
@@ -72,10 +76,12 @@ def test_pairs_are_read_from_tuples_lists_and_columns(tmp_path: Path) -> None:
         {"text": ["a film", "dull"], "text_pair": ["good", "bad"]},
         pd.DataFrame({"text": ["a film", "dull"], "text_pair": ["good", "bad"]}),
     ):
-        assert read_inputs(value, Columns()) == (pairs, False)
+        assert read_inputs(value, TASK.to_example) == (pairs, False)
     table = tmp_path / "pairs.csv"
     table.write_text("premise;hypothesis\na film;good\ndull;bad\n")
-    assert read_inputs(table, Columns(text_column="premise", pair_column="hypothesis")) == (pairs, False)
+    columns = TextEncodingConfig(text_column="premise", pair_column="hypothesis")
+    task = TextClassification(TASK.model, TASK.tokenizer, encoding=columns)
+    assert read_inputs(table, task.to_example) == (pairs, False)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_pairs_are_read_from_tuples_lists_and_columns(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_no_text_is_named_with_its_row(value: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read_inputs(value, Columns())
+        read_inputs(value, TASK.to_example)
 
 
 @pytest.mark.parametrize("value", [[("good", 1), (None, 0)], {"text": "good", "label": 1}])

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from diffmask.core.batch import Batch
+from diffmask.core.capabilities import HasPlaceholder
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.task import Task
 from diffmask.errors import TaskError
@@ -54,7 +56,7 @@ class _Moments:
 
 
 def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]:
-    """Return the mean state of the mask token, over training rows whose maskable tokens are all masked."""
+    """Return the mean state of the mask token, over rows whose maskable tokens are all masked."""
     if task.mask_token is None:
         raise TaskError(f"{type(task).__name__} has no mask token; use baseline 'mean' or 'zero'")
     return token_state(task, site, task.mask_token, rows)
@@ -63,27 +65,39 @@ def mask_state(task: Task, site: str, rows: int = 64) -> Float[Tensor, " width"]
 def token_state(task: Task, site: str, token: int, rows: int = 64) -> Float[Tensor, " width"]:
     """Return the mean state of one token, over training rows whose maskable tokens are all this token.
 
-    At the embedding this is the token's vector.
+    At the embedding this is the token's vector, so that training rows are not needed there: a task without them that
+    can encode a placeholder uses that.
     """
-    batch = task.data["train"][:rows].trim()
+    batch = example_rows(task, rows).trim()
     replaced = replace(batch, tokens=batch.tokens.masked_fill(batch.maskable, token))
     _, states = task.trace(replaced)
     return states[site][batch.maskable].mean(dim=0)
 
 
+def example_rows(task: Task, rows: int) -> Batch:
+    """Return training rows, or those of another split, or a placeholder of a task without data."""
+    if not task.data and isinstance(task, HasPlaceholder):
+        return task.placeholder_batch()
+    split = "train" if "train" in task.data else next(iter(task.data), "train")
+    return task.data[split][:rows]
+
+
 Baseline = Literal["auto", "zero", "mean", "mask", "pad"]
 """The state of an erased token: zeros, the mean state, or the state of the mask or padding token.
 
-`auto` is `mask` if the task has a mask token, else `mean`.
+`auto` is `mask` if the task has a mask token, else `mean`, or `pad` if there are no training rows.
 """
 
 
 def baseline_state(task: Task, site: str, baseline: Baseline, rows: int = 2000) -> Float[Tensor, " width"]:
     """Return the state that replaces an erased one at a site."""
-    chosen = ("mean" if task.mask_token is None else "mask") if baseline == "auto" else baseline
+    default = "mask" if task.mask_token is not None else "mean" if "train" in task.data else "pad"
+    chosen = default if baseline == "auto" else baseline
     if chosen == "mask":
         return mask_state(task, site)
     if chosen == "pad":
         return token_state(task, site, task.pad_token)
-    mean = site_statistics(task, [site], rows)[site].mean
-    return torch.zeros_like(mean) if chosen == "zero" else mean
+    if chosen == "zero":
+        state = ForwardTrace.of(task, example_rows(task, 1).trim()).states[site]
+        return state.new_zeros(state.shape[-1], dtype=torch.promote_types(state.dtype, torch.float32))
+    return site_statistics(task, [site], rows)[site].mean

@@ -83,6 +83,14 @@ class ExplainsInputs(Protocol):
         """Return the explanation of one input, or a list of explanations for a list of inputs."""
 
 
+@runtime_checkable
+class HasPlaceholder(Protocol):
+    """A task that can make a small batch without data, by which states of special tokens are read."""
+
+    def placeholder_batch(self) -> Batch:
+        """Return one short row with at least one maskable token."""
+
+
 class Retrainable(ABC):
     """A task that can train a fresh model of the same kind on other data, as ROAR does."""
 

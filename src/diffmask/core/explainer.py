@@ -74,6 +74,9 @@ class Explainer(nn.Module, ABC):
     An explainer may be called from several threads: calls and fits on one model run one after another.
     """
 
+    explains_target: ClassVar[bool] = True
+    """Whether scores depend on the explained class. Masks, for example, keep the whole prediction instead."""
+
     def __init__(self, task: Task) -> None:
         super().__init__()
         self.task = task
@@ -107,15 +110,15 @@ class Explainer(nn.Module, ABC):
         return Attribution.join(attributions)[restore]
 
     def explain_with_answer(
-        self, batch: Batch, *, rows_at_once: int = 256
+        self, batch: Batch, target: Shaped[Tensor, "row *event"] | None = None, *, rows_at_once: int = 256
     ) -> tuple[Float[Tensor, "row *feature"], Attribution]:
-        """Return the logits of the model's answers and the scores for its predictions, in constant memory."""
+        """Return the logits of the model's answers and the scores for them or for a target, in constant memory."""
         parts: list[Tensor] = []
 
         def explain(part: Batch, rows: Tensor) -> Attribution:
             if parts:
                 release_free_memory()
-            answer, attribution = self.answer(part)
+            answer, attribution = self.answer(part) if target is None else self._answer_and_explain(part, target[rows])
             parts.append(logits(answer))
             return attribution
 
@@ -141,9 +144,15 @@ class Explainer(nn.Module, ABC):
 
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """Return the model's answer and the scores for its prediction; a subclass may need one pass for both."""
+        return self._answer_and_explain(batch, None)
+
+    def _answer_and_explain(
+        self, batch: Batch, target: Shaped[Tensor, "row *event"] | None
+    ) -> tuple[Distribution, Attribution]:
         with torch.no_grad():
             answer = self.task.predict(batch)
-        return answer, self.explain(batch, explained_outcome(self.task, batch, answer))
+        outcome = explained_outcome(self.task, batch, answer) if target is None else target
+        return answer, self.explain(batch, outcome)
 
     @torch.no_grad()
     def outcome(self, batch: Batch) -> Shaped[Tensor, "row *event"]:

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import singledispatch
 from io import TextIOWrapper
 from itertools import chain, zip_longest
@@ -88,30 +88,24 @@ def _number_rows(rows: Iterable[Any], convert: Callable[[Any], Example], file: s
             raise InputError(f"{file}row {number}: {error}") from None
 
 
-def read_inputs(inputs: Any, columns: Columns) -> tuple[list[Example], bool]:
-    """Return texts to explain, without labels, and whether they are one input rather than several.
+def read_inputs(inputs: Any, convert: Callable[[Any], Example]) -> tuple[list[Example], bool]:
+    """Return inputs to explain as examples, and whether they are one input rather than several.
 
-    One input is a text, a pair `(first, second)` or a mapping with the text column. Several are a list, a generator, a
-    column, a data frame, a `datasets.Dataset`, a mapping from column to values, or the `Path` of a table. In a mapping
-    or a frame the second text of a pair is found in `pair_column`, or in `text_pair`.
+    One input is a text, a pair `(first, second)` or a mapping from field to value. Several are a list, a generator, a
+    column, a data frame, a `datasets.Dataset`, a mapping from column to values, or the `Path` of a table. `convert`
+    reads one of them; an error names its row.
     """
     if isinstance(inputs, str | tuple | Example) or is_single_row(inputs):
-        return [_to_input(inputs, columns)], True
-    if isinstance(inputs, Path):
-        return [replace(example, label=None) for example in read_examples(inputs, columns)], False
-    return list(_number_rows(iter_rows(inputs), lambda row: _to_input(row, columns))), False
+        return [convert(inputs)], True
+    rows = read_table(inputs) if isinstance(inputs, Path) else iter_rows(inputs)
+    return list(_number_rows(rows, convert, f"{inputs}, " if isinstance(inputs, Path) else "")), False
 
 
-def _to_input(row: Any, columns: Columns) -> Example:
-    """Convert one input; a tuple or list is a pair of texts here, not a text with its label."""
-    if isinstance(row, tuple | list):
-        if len(row) != 2:
-            raise InputError(f"a pair has two texts; found {len(row)}")
-        return Example(_text(row[0]), _text(row[1]))
-    if isinstance(row, Mapping):
-        pair = columns.pair_column or ("text_pair" if "text_pair" in row else None)
-        return replace(to_example(row, replace(columns, pair_column=pair)), label=None)
-    return row if isinstance(row, Example) else Example(_text(row))
+def pair_of_texts(pair: Any) -> Example:
+    """Return a pair of texts, given as a tuple or a list, as an example."""
+    if len(pair) != 2:
+        raise InputError(f"a pair has two texts; found {len(pair)}; give several texts as a list of texts")
+    return Example(*map(require_text, pair))
 
 
 @singledispatch
@@ -142,7 +136,7 @@ def _(row: Any, columns: Columns) -> Example:
     if isinstance(text, tuple | list) and len(text) != 2:
         raise InputError(f"a pair has two texts; found {len(text)}")
     first, second = text if isinstance(text, tuple | list) else (text, None)
-    return Example(_text(first), None if second is None else _text(second), _label(label))
+    return Example(require_text(first), None if second is None else require_text(second), _label(label))
 
 
 @to_example.register(Mapping)
@@ -153,11 +147,12 @@ def _(row: Mapping[str, Any], columns: Columns) -> Example:
             raise InputError(f"the name of a column is a text; found {name!r}")
         if name not in row:
             raise InputError(f"there is no column '{name}'; {nearest(name, map(str, row))}")
-    first, *second = (_text(row[name]) for name in names)
+    first, *second = (require_text(row[name]) for name in names)
     return Example(first, second[0] if second else None, _label(row.get(columns.label_column)))
 
 
-def _text(value: Any) -> str:
+def require_text(value: Any) -> str:
+    """Return a text, or say what was found instead."""
     if isinstance(value, str):
         return value
     raise InputError(f"expected text, got {describe_value(value)}")

@@ -1,7 +1,7 @@
 """The explanation of one text: scores of its words, per layer, and hard masks checked on the model."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -96,11 +96,19 @@ class Explanation:
     """Kind of the units: word, token, clause, sentence or span."""
     main_layer: str | None = None
     """Layer whose mask says which units are needed: the last for masks of inputs, the first for masks of states."""
+    target: Prediction | None = None
+    """The explained class and its probability, if one was chosen; None explains the prediction."""
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores.tolist(), self.words, strict=True), reverse=True)[:3]
         needed = ", ".join(f"{word!r} {score:.2f}" for score, word in best)
-        return f"Explanation({self.prediction}: {needed or 'no words'})"
+        explained = self.prediction if self.explains_prediction else f"{self.target}, predicted {self.prediction}"
+        return f"Explanation({explained}: {needed or 'no words'})"
+
+    @property
+    def explains_prediction(self) -> bool:
+        """Whether the explained class is the predicted one."""
+        return self.target is None or self.target.label == self.prediction.label
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -125,6 +133,8 @@ class Explanation:
 
     def verify(self) -> "Explanation":
         """Return this explanation with the smallest set of its units that is measured to be enough."""
+        if not self.explains_prediction:
+            raise InputError("a verified set keeps the prediction; explain the text without a target to verify it")
         if self.verifier is None:
             raise InputError("this explanation has lost its model and cannot be verified; explain the text again")
         return self.with_verification(self.verifier(self.units, self.granularity))
@@ -191,6 +201,7 @@ class Explanation:
             "pair": self.pair,
             "method": self.method,
             "prediction": {"label": self.prediction.label, "probability": self.prediction.probability},
+            "target": None if self.target is None else asdict(self.target),
             "words": list(self.words),
             "spans": [list(unit.span) for unit in self.units],
             "segments": [unit.segment for unit in self.units],
@@ -211,7 +222,7 @@ class Explanation:
     def scored_text(self) -> ScoredText:
         """Return words, scores as in pictures, the verified set and the layers that drop words, for `aggregate`."""
         return ScoredText(
-            group=self.prediction.label,
+            group=(self.target or self.prediction).label,
             words=self.words,
             scores=self.scores.tolist() if self.by_layer is not None else [row[0] for row in self._values(None)],
             kept=None if self.verified is None else self.verified.kept,
@@ -240,7 +251,7 @@ class Explanation:
         checks = self.checks(threshold)
         main = next((check for check in checks if check.layer == self.main_layer), checks[-1])
         return Heatmap(
-            title=f"Prediction: {self.prediction}",
+            title=f"Prediction: {self.prediction}{'' if self.explains_prediction else f'; explained: {self.target}'}",
             verdict=f"{main}\n{self._claim(threshold)}",
             headings=tuple(short_layer_name(layer) for layer in self.layers) or ("score",),
             words=self.words,
@@ -275,6 +286,8 @@ class Explanation:
 
     def _claim(self, threshold: float | None) -> str:
         """Say whether the marked units were verified."""
+        if not self.explains_prediction:
+            return "Scores are those of another class than the prediction, so no set of words was verified."
         if self.verified is None or threshold is not None:
             return "Predicted, not verified."
         claim = self.verified.sentence

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from diffmask.core.baselines import example_rows
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.capabilities import HasAttention, require
 from diffmask.core.explainer import Explainer, Method
@@ -35,6 +36,8 @@ class Attention(Method):
 
 class AttentionExplainer(Explainer):
     """Explainer that takes one forward pass per batch."""
+
+    explains_target: ClassVar[bool] = False
 
     def __init__(self, method: Attention, task: Task) -> None:
         super().__init__(task)
@@ -93,7 +96,7 @@ class AttentionRollout(Method):
 
     def build(self, task: Task, seed: int) -> "AttentionRolloutExplainer":
         """Check that the task returns self-attention weights."""
-        weights = attention_weights(task, next(iter(task.data.values()))[:1].trim())
+        weights = attention_weights(task, example_rows(task, 1).trim())
         if weights.shape[-2] != weights.shape[-1]:
             raise TaskError(
                 f"attention-rollout: {type(task).__name__} has {weights.shape[-2]} queries for {weights.shape[-1]} "
@@ -104,6 +107,8 @@ class AttentionRollout(Method):
 
 class AttentionRolloutExplainer(Explainer):
     """Explainer that takes one forward pass per batch and one matrix product per layer."""
+
+    explains_target: ClassVar[bool] = False
 
     def __init__(self, method: AttentionRollout, task: Task) -> None:
         super().__init__(task)

@@ -29,6 +29,8 @@ class Uniform(Method):
 class UniformExplainer(Explainer):
     """Explainer that scores every token 1."""
 
+    explains_target: ClassVar[bool] = False
+
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Return ones."""
         return Attribution(torch.ones(batch.tokens.shape))
@@ -48,6 +50,8 @@ class Random(Method):
 
 class RandomExplainer(Explainer):
     """Explainer that draws scores from a generator seeded by the row's tokens: a row scores the same in any batch."""
+
+    explains_target: ClassVar[bool] = False
 
     seed: Tensor
 

@@ -131,6 +131,8 @@ class ExactErasure(Method):
 class ExactErasureExplainer(Explainer):
     """Explainer that returns the task's smallest evidence."""
 
+    explains_target: ClassVar[bool] = False
+
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Return ones at the evidence."""

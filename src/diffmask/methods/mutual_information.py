@@ -36,6 +36,8 @@ class MutualInformation(Method):
 class MutualInformationExplainer(Explainer):
     """Explainer that looks words up in a table; a word that occurs in no split scores 0."""
 
+    explains_target: ClassVar[bool] = False
+
     table: Tensor
 
     def __init__(self, task: Task, words: int) -> None:

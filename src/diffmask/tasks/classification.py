@@ -22,13 +22,15 @@ class TextClassification(TextTask):
     and `requires_grad` of every parameter are restored. The weights never change.
 
     Args:
-        model: The classifier, or its folder or hub id. A model whose repository contains Python code of its own is
-            loaded with `load_classifier(name, trust_remote_code=True)` and passed as a module.
+        model: A folder, a hub id, a `transformers` pipeline, a tuple `(model, tokenizer)` or a module. A model whose
+            repository contains Python code of its own is loaded with `load_classifier(name, trust_remote_code=True)`
+            and passed as a module. A model in half precision is explained in single precision.
         tokenizer: The model's fast tokenizer; needed only if `model` is a module.
         train, valid, test: Texts of each split: a path, columns or rows.
         encoding: Columns of the tables and the tokenization of the texts.
         source: Encoder and hyperparameters from which ROAR retrains the classifier; a classifier that
             `diffmask train` saved states its own.
+        device: Device to move the model to, such as `cuda`; by default it stays where it is.
     """
 
     name: ClassVar[str] = "text-classification"
@@ -45,6 +47,14 @@ class TextClassification(TextTask):
     def prediction(self, answer: Distribution, example: Example, encodings: Sequence[Any]) -> Prediction:
         """Return the predicted outcome of the mean answer over the rows of the text."""
         return self.head.predictions(average(answer))[0]
+
+    def outcome_of(self, target: Any) -> Shaped[Tensor, "*event"]:
+        """Return the outcome of a class that is given by name or by index."""
+        return self.head.outcome_of(target)
+
+    def target_prediction(self, answer: Distribution, target: Shaped[Tensor, "*event"]) -> Prediction:
+        """Return the name of the explained class and its mean probability over the rows of the text."""
+        return self.head.target_prediction(average(answer), target)
 
     def targets(
         self, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]

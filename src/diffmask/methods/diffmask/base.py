@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Shaped
@@ -114,6 +114,8 @@ class MaskExplainer(Explainer, ABC):
 
     Each site has one mask. `sites` names them: the sites of the task or, for several margins, the margins.
     """
+
+    explains_target: ClassVar[bool] = False
 
     def __init__(self, task: Task, mask: MaskKind, sites: tuple[str, ...], baselines: dict[str, nn.Parameter]) -> None:
         super().__init__(task)

@@ -59,6 +59,8 @@ class PerInputMaskMethod(Method, ABC):
 class PerInputMaskExplainer(Explainer, ABC):
     """Explainer that optimises gates for every batch. The gates of a row do not depend on other rows."""
 
+    explains_target: ClassVar[bool] = False
+
     seed: Tensor
 
     def __init__(self, method: PerInputMaskMethod, task: Task, site: str, seed: int) -> None:

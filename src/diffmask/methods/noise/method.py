@@ -71,6 +71,8 @@ class NoiseTolerance(Method):
 class NoiseToleranceExplainer(Explainer):
     """Solves for the noise of every row; a row's noise does not depend on other rows."""
 
+    explains_target: ClassVar[bool] = False
+
     max_sigma: Tensor
     seed: Tensor
 

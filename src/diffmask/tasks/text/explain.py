@@ -1,7 +1,7 @@
 """Explanations of texts; the rows of one long text are merged into one explanation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
 from diffmask.core.verification.masks import TextUnits
 from diffmask.datasets.tables import Example
+from diffmask.errors import InputError
 from diffmask.explanation.explanation import Explanation, split_units
 from diffmask.explanation.text_units import ReadRow, Token, Unit, is_punctuation, unit_gaps
 from diffmask.explanation.verified_set import Prediction
@@ -32,23 +33,72 @@ Positions = dict[Token, list[tuple[int, int]]]
 
 
 def explain_examples(
-    task: "TextTask", explainer: Explainer, examples: Sequence[Example], *, verify: bool = False
+    task: "TextTask",
+    explainer: Explainer,
+    examples: Sequence[Example],
+    *,
+    verify: bool = False,
+    targets: Sequence[Tensor] | None = None,
 ) -> list[Explanation]:
-    """Return one explanation per text; with `verify` the words that are enough are searched for on the model."""
+    """Return one explanation per text; with `verify` the words that are enough are searched for on the model.
+
+    `targets` are the explained outcomes, by default the predicted ones. A text whose target is not its prediction is
+    not verified: a verified set keeps the prediction.
+    """
     if not examples:
         return []
     encoded = task.encode_examples(examples)
     rows_at_once = max(1, min(256, TOKENS_AT_ONCE // encoded.batch.tokens.shape[1]))
-    logits, attribution = explainer.explain_with_answer(encoded.batch, rows_at_once=rows_at_once)
+    outcome = _row_outcomes(explainer, encoded, targets)
+    logits, attribution = explainer.explain_with_answer(encoded.batch, outcome, rows_at_once=rows_at_once)
     rows_of: dict[int, list[int]] = {}
     for row, source in enumerate(encoded.sources):
         rows_of.setdefault(source, []).append(row)
     texts = [TextRows(task, explainer, example, encoded, rows_of[index]) for index, example in enumerate(examples)]
     explanations = [_explanation(text, logits, attribution) for text in texts]
-    if not verify:
+    if targets is not None:
+        explanations = _add_targets(texts, explanations, logits, targets)
+    chosen = [index for index, explanation in enumerate(explanations) if verify and explanation.explains_prediction]
+    if not chosen:
         return explanations
-    found = verify_texts(texts, [explanation.units for explanation in explanations], "word", logits, attribution)
-    return [explanation.with_verification(one) for explanation, one in zip(explanations, found, strict=True)]
+    units = [explanations[index].units for index in chosen]
+    found = verify_texts([texts[index] for index in chosen], units, "word", logits, attribution)
+    for index, verification in zip(chosen, found, strict=True):
+        explanations[index] = explanations[index].with_verification(verification)
+    return explanations
+
+
+def _row_outcomes(explainer: Explainer, encoded: EncodedBatch, targets: Sequence[Tensor] | None) -> Tensor | None:
+    """Return the outcome of each row; None if the prediction is explained, or the method explains it anyway."""
+    if targets is None or not explainer.explains_target:
+        return None
+    quantity = getattr(explainer.config, "quantity", "log-odds")
+    if targets[0].ndim and quantity != "log-odds":
+        raise InputError(
+            f"one label of several is explained by its log-odds; give quantity='log-odds', not '{quantity}'"
+        )
+    return torch.stack([targets[source] for source in encoded.sources]).to(encoded.batch.tokens.device)
+
+
+def _add_targets(
+    texts: Sequence["TextRows"],
+    explanations: Sequence[Explanation],
+    logits: Float[Tensor, "row *feature"],
+    targets: Sequence[Tensor],
+) -> list[Explanation]:
+    """Return the explanations with their targets; refuse another class than the prediction if the method cannot."""
+    named = []
+    for number, (text, explanation, target) in enumerate(zip(texts, explanations, targets, strict=True)):
+        answer = text.task.distribution(logits[torch.tensor(text.rows)])
+        chosen = text.task.target_prediction(answer, target)
+        named.append(replace(explanation, target=chosen))
+        if not (text.explainer.explains_target or named[-1].explains_prediction):
+            raise InputError(
+                f"text {number}: {explanation.method} explains the whole prediction, here {explanation.prediction}, "
+                f"and no single class; leave target='{chosen.label}' out, or use a method whose scores depend on the "
+                "class, such as leave-one-out or integrated-gradients"
+            )
+    return named
 
 
 @dataclass(frozen=True)

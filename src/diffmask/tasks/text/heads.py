@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
-from diffmask.core.distributions import logits
+from diffmask.core.distributions import class_probabilities, logits
 from diffmask.errors import InputError, nearest
 from diffmask.explanation.explanation import Prediction
 
@@ -50,6 +51,27 @@ class Head(ABC):
     def predictions(self, answer: Distribution) -> list[Prediction]:
         """Return the predicted outcome of each row with its probability."""
 
+    def outcome_of(self, target: object) -> Shaped[Tensor, "*event"]:
+        """Return the outcome that a class, given by name or index, stands for when it is explained."""
+        raise InputError(f"the model predicts numbers, not classes; leave target={target!r} out")
+
+    def target_prediction(self, answer: Distribution, target: Shaped[Tensor, "*event"]) -> Prediction:
+        """Return the name of an explained class and its probability in the first row."""
+        index = int(target.argmax()) if target.ndim else int(target)
+        return Prediction(self.names[index], float(class_probabilities(answer)[0, index]))
+
+    def target_index(self, target: object) -> int:
+        """Return the index of a class that is given by name or index, after checking that the model has it."""
+        if isinstance(target, bool) or not isinstance(target, str | int | Integral):
+            raise InputError(f"a target is the name or the index of a class; got {target!r}")
+        name = str(target)
+        if name in self.names:
+            return self.names.index(name)
+        if name.isdecimal() and int(name) < len(self.names):
+            return int(name)
+        classes = ", ".join(f"{index} {name}" for index, name in enumerate(self.names[:20]))
+        raise InputError(f"target {target!r} is not a class of the model; its classes are {classes}")
+
     def index(self, label: object) -> int:
         """Return the output of a label that is given by name, by number or by number as text."""
         if str(label) in self.names:
@@ -69,6 +91,10 @@ class MulticlassHead(Head):
     def targets(self, labels: Sequence[Any]) -> Tensor:
         """Return the indices of the classes."""
         return torch.tensor([NO_LABEL if label is None else self.index(label) for label in labels])
+
+    def outcome_of(self, target: object) -> Tensor:
+        """Return the index of the class."""
+        return torch.tensor(self.target_index(target))
 
     def score(self, answer: Distribution, target: Tensor) -> float:
         """Return the accuracy."""
@@ -111,6 +137,12 @@ class MultilabelHead(Head):
         target = torch.zeros(len(self.names))
         target[[self.index(name) for name in label]] = 1
         return target
+
+    def outcome_of(self, target: object) -> Tensor:
+        """Return 1 for the label and 0.5, whose log-odds count nothing, for all others."""
+        outcome = torch.full((len(self.names),), 0.5)
+        outcome[self.target_index(target)] = 1.0
+        return outcome
 
     def score(self, answer: Distribution, target: Tensor) -> float:
         """Return the fraction of correct label decisions."""

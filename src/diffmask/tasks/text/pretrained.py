@@ -18,14 +18,13 @@ from diffmask.core.training import seeded
 from diffmask.datasets.loading import packaged_encoder
 from diffmask.errors import InputError, SiteError, TrainingWarning
 from diffmask.tasks.text.finetuning import FineTuning
+from diffmask.tasks.text.unwrap import prepare, require_explainable, require_head, unwrap
 
 NO_LIMIT = 1_000_000
 """Tokenizers without a length limit state one larger than this."""
 
 
-def load_classifier(
-    model: str | Path | nn.Module, tokenizer: Any = None, *, trust_remote_code: bool = False
-) -> tuple[Any, Any]:
+def load_classifier(model: Any, tokenizer: Any = None, *, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Return a sequence classifier and its tokenizer; a name is a folder or a hub id."""
     return load_model(
         "AutoModelForSequenceClassification",
@@ -38,19 +37,27 @@ def load_classifier(
 
 def load_model(
     auto_class: str,
-    model: str | Path | nn.Module,
+    model: Any,
     tokenizer: Any = None,
     *,
     wanted_by: str,
     trust_remote_code: bool = False,
+    device: Any = None,
 ) -> tuple[Any, Any]:
-    """Return a model with the head of an auto class of `transformers`, and its tokenizer."""
+    """Return a model with the head of an auto class of `transformers`, and its tokenizer.
+
+    `model` is a folder or hub id, a pipeline, a tuple `(model, tokenizer)`, or a module, also a compiled one. Models in
+    half precision are converted to single precision; those of the caller are copied first.
+    """
+    model, tokenizer = unwrap(model, tokenizer)
     if isinstance(model, nn.Module):
         if tokenizer is None:
             raise InputError(f"{type(model).__name__} came without its tokenizer; give {wanted_by} both")
         loaded: Any = model
     else:
         loaded = _load_trained(auto_class, model, trust_remote_code)
+    require_explainable(loaded, auto_class)
+    loaded = prepare(loaded, device, own=not isinstance(model, nn.Module))
     name = model if tokenizer is None else tokenizer
     if isinstance(name, str | Path):
         return loaded, load_tokenizer(name, trust_remote_code=trust_remote_code)
@@ -58,7 +65,9 @@ def load_model(
 
 
 def _load_trained(auto_class: str, name: str | Path, trust_remote_code: bool) -> Any:
-    """Load a model and refuse one whose head would be random."""
+    """Load a model and refuse one with another head, or whose head would be random."""
+    config = load_config(name, trust_remote_code=trust_remote_code) if _has_config(name) else None
+    require_head((getattr(config, "architectures", None) or [""])[0], auto_class)
     model, report = from_pretrained(
         _auto_class(auto_class), name, trust_remote_code=trust_remote_code, output_loading_info=True
     )
@@ -69,6 +78,11 @@ def _load_trained(auto_class: str, name: str | Path, trust_remote_code: bool) ->
             f"train one with `diffmask train --model {name} --data ... --out ...`"
         )
     return model
+
+
+def _has_config(name: str | Path) -> bool:
+    """Return whether a name is a model, rather than a folder with an adapter alone."""
+    return not Path(name).is_dir() or (Path(name) / "config.json").is_file()
 
 
 def _auto_class(name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, map_by_length
@@ -17,8 +17,9 @@ from diffmask.core.capabilities import Retrainable, RowText, require_labels
 from diffmask.core.distributions import logits as distribution_logits
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks
 from diffmask.core.task import Task
-from diffmask.datasets.tables import Example, Source, read_examples
+from diffmask.datasets.tables import Example, Source, pair_of_texts, read_examples, read_inputs, require_text
 from diffmask.errors import InputError, InputWarning, TaskError, nearest
+from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Explanation, Prediction
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncoder, TextEncodingConfig, add_evidence
@@ -45,13 +46,15 @@ class TextTask(Task, RowText, Retrainable, ABC):
     `prediction`), what its labels are (`targets`) and how it is scored.
 
     Args:
-        model: The model, or its folder or hub id. A model whose repository contains Python code of its own is
-            loaded with `load_classifier(name, trust_remote_code=True)` and passed as a module.
+        model: A folder, a hub id, a `transformers` pipeline, a tuple `(model, tokenizer)` or a module. A model whose
+            repository contains Python code of its own is loaded with `load_classifier(name, trust_remote_code=True)`
+            and passed as a module. A model in half precision is explained in single precision.
         tokenizer: The model's fast tokenizer; needed only if `model` is a module.
         train, valid, test: Texts of each split: a path, columns or rows.
         encoding: Columns of the tables and the tokenization of the texts.
         source: Encoder and hyperparameters from which ROAR retrains the model; a model that `diffmask train` saved
             states its own.
+        device: Device to move the model to, such as `cuda`; by default it stays where it is.
     """
 
     name: ClassVar[str]
@@ -73,7 +76,7 @@ class TextTask(Task, RowText, Retrainable, ABC):
 
     def __init__(
         self,
-        model: str | Path | nn.Module,
+        model: Any,
         tokenizer: Any = None,
         *,
         train: Source | None = None,
@@ -81,8 +84,11 @@ class TextTask(Task, RowText, Retrainable, ABC):
         test: Source | None = None,
         encoding: TextEncodingConfig | None = None,
         source: FineTuningSource | None = None,
+        device: str | torch.device | None = None,
     ) -> None:
-        loaded, self.tokenizer = load_model(self.auto_class, model, tokenizer, wanted_by=type(self).__name__)
+        loaded, self.tokenizer = load_model(
+            self.auto_class, model, tokenizer, wanted_by=type(self).__name__, device=device
+        )
         stated = FineTuningSource.of(loaded.config)
         self.source = source or stated
         # `diffmask train` states how it fine-tuned the model; a source that is given is for retraining only.
@@ -161,22 +167,43 @@ class TextTask(Task, RowText, Retrainable, ABC):
         """Return texts, or pairs of texts, as a batch without labels."""
         return self.encode_examples(self.to_example(text) for text in texts).batch
 
+    def placeholder_batch(self) -> Batch:
+        """Return the smallest input as a batch."""
+        return self.encode([self.placeholder])
+
     def to_example(self, given: Any) -> Example:
-        """Return one input as an example: a text, a pair `(first, second)` or a mapping with `input_fields`."""
+        """Return one input as an example: a text, a pair `(first, second)`, or a mapping such as a row of a table.
+
+        A mapping has the names of `input_fields` or the columns of the encoding; other columns are ignored.
+        """
         if isinstance(given, Example):
             return given
         if isinstance(given, Mapping):
             return self._example_of_fields(given)
-        return Example(given) if isinstance(given, str) else Example(*given)
+        return pair_of_texts(given) if isinstance(given, tuple | list) else Example(require_text(given))
 
     def _example_of_fields(self, given: Mapping[str, Any]) -> Example:
-        for name in given:
+        columns = self.text_encoder.config
+        first, second = (
+            next((name for name in names if name in given), None)
+            for names in (
+                (self.input_fields[0], columns.text_column),
+                (*self.input_fields[1:2], columns.pair_column, "text_pair"),
+            )
+        )
+        if first is None:
+            wanted = columns.text_column if self.input_fields[0] == "text" else self.input_fields[0]
+            raise InputError(f"there is no column '{wanted}'; {nearest(wanted, map(str, given))}")
+        return Example(require_text(given[first]), None if second is None else require_text(given[second]))
+
+    def _require_fields(self, named: Mapping[str, Any]) -> None:
+        for name in named:
             if name not in self.input_fields:
                 raise InputError(f"{type(self).__name__} has no field '{name}'; {nearest(name, self.input_fields)}")
-        first, *second = self.input_fields
-        if first not in given:
-            raise InputError(f"the field '{first}' is missing; {type(self).__name__} reads {self._fields()}")
-        return Example(*(given[name] for name in (first, *second) if name in given))
+        if named and self.input_fields[0] not in named:
+            raise InputError(
+                f"the field '{self.input_fields[0]}' is missing; {type(self).__name__} reads {self._fields()}"
+            )
 
     def _fields(self) -> str:
         return " and ".join(f"'{name}'" for name in self.input_fields)
@@ -244,26 +271,48 @@ class TextTask(Task, RowText, Retrainable, ABC):
         return batch.token_inputs[EVIDENCE]
 
     def explain(
-        self, explainer: Any, inputs: Any = None, *, target: Any = None, verify: bool = True, **named: Any
+        self, explainer: Any, inputs: Any = None, target: Any = None, *, verify: bool = True, **named: Any
     ) -> Any:
-        """Return the explanation of one input; of a list of inputs, a list.
+        """Return the explanation of one input; of several inputs, a list that is also a table (`ExplanationList`).
 
         An input is a text, a pair `(first, second)` or a mapping with `input_fields`; a single one may be given by
-        these names. By default the words that are enough are searched for and verified on the model; `verify=False`
-        takes one forward pass and predicts them.
+        these names. Several are a list, a generator, a column, a data frame or a data set. `target` is a class by
+        name or index, one per input, or several classes of one input; by default the predicted one is explained. The
+        words that are enough for the prediction are searched for and verified on the model; `verify=False` takes one
+        forward pass and predicts them.
         """
-        if target is not None:
-            raise InputError("texts are explained for the predicted outcome; give a batch to explain another target")
         if (inputs is None) == (not named):
             raise InputError(f"give one input, a list of inputs, or the fields {self._fields()} by name")
-        given = named if inputs is None else inputs
-        if isinstance(given, str | tuple | Mapping | Example):
-            return self.explain_examples(explainer, [self.to_example(given)], verify=verify)[0]
-        return self.explain_examples(explainer, [self.to_example(one) for one in given], verify=verify)
+        self._require_fields(named)
+        examples, single = read_inputs(named if inputs is None else inputs, self.to_example)
+        if single and isinstance(target, list | tuple):
+            examples, single = examples * len(target), False
+        targets = self._outcomes_of(target, len(examples))
+        explanations = self.explain_examples(explainer, examples, verify=verify, targets=targets)
+        return explanations[0] if single else ExplanationList(explanations)
 
-    def explain_examples(self, explainer: Any, examples: Sequence[Example], *, verify: bool) -> list[Explanation]:
+    def _outcomes_of(self, target: Any, count: int) -> list[Tensor] | None:
+        """Return one outcome per input."""
+        if target is None:
+            return None
+        each = [target] * count if isinstance(target, str) or not isinstance(target, Iterable) else list(target)
+        if len(each) != count:
+            raise InputError(f"{len(each)} targets for {count} inputs; give one class, or one per input")
+        return [self.outcome_of(one) for one in each]
+
+    def outcome_of(self, target: Any) -> Shaped[Tensor, "*event"]:
+        """Return the outcome that a target names; a subclass whose answers are classes overrides it."""
+        raise InputError(f"{type(self).__name__} explains its own answer; leave target out")
+
+    def target_prediction(self, answer: Distribution, target: Shaped[Tensor, "*event"]) -> Prediction:
+        """Return the name and probability of an explained outcome, given the answers of one text's rows."""
+        raise InputError(f"{type(self).__name__} explains its own answer; leave target out")
+
+    def explain_examples(
+        self, explainer: Any, examples: Sequence[Example], *, verify: bool, targets: Sequence[Tensor] | None = None
+    ) -> list[Explanation]:
         """Return one explanation per example."""
-        return explain_examples(self, explainer, examples, verify=verify)
+        return explain_examples(self, explainer, examples, verify=verify, targets=targets)
 
     @property
     def training_choices(self) -> Mapping[str, Any]:
