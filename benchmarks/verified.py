@@ -1,7 +1,7 @@
 """Verified explanations of a sentence classifier: do they hold, how small are they, what do they cost?
 
     python benchmarks/verified.py --model CLF --data sst2:FOLDER --cache FOLDER
-        [--long-model CLF --long-data imdb:FOLDER]
+        [--texts 200] [--seeds 2] [--orders random surrogate-mask] [--states] [--long-model CLF --long-data imdb:FOLDER]
 
 Every verified set is checked again by code that shares nothing with the search: KL, prediction and all single removals,
 one text at a time. Explainers are fitted once and kept in the cache folder. The erased token is the mask token for all
@@ -40,6 +40,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "leave-one-out": {"name": "leave-one-out"},
     "amortised": {"name": "amortised"},
     "surrogate-mask": {"name": "surrogate-mask"},
+    "diffmask": {"name": "diffmask"},
 }
 
 
@@ -240,7 +241,9 @@ def report_verified(explainer: Explainer, texts: Texts, masks: VerifiedMasks, ma
     )
 
 
-def report_orders(task: TextClassification, masker: Explainer, texts: Texts, margin: float, cache: Path) -> None:
+def report_orders(
+    task: TextClassification, masker: Explainer, texts: Texts, margin: float, cache: Path, orders: Sequence[str]
+) -> None:
     """Print the words kept from every method's order against greedy search."""
     greedy = references(masker, texts, margin, cache)
     better = [min(sizes) for sizes in zip(*([size for size, _ in pairs] for pairs in greedy.values()), strict=True)]
@@ -250,8 +253,8 @@ def report_orders(task: TextClassification, masker: Explainer, texts: Texts, mar
         size, rows = (mean(values) for values in zip(*pairs, strict=True))
         print(f"| {name} | {size:.2f} | {size / mean(better):.3f} | | | | {rows:.0f} |")
     print(f"| better of the two | {mean(better):.2f} | 1 | | | | |", flush=True)
-    for name, choices in ORDERS.items():
-        explainer = fitted(name, choices, task, 0, cache)
+    for name in orders:
+        explainer = fitted(name, ORDERS[name], task, 0, cache)
         masks = verified(masker, texts, explainer(texts.batch).scores, margin)
         found = check(masker, texts, masks.kept, margin)
         sizes = list(map(len, masks.units))
@@ -260,6 +263,27 @@ def report_orders(task: TextClassification, masker: Explainer, texts: Texts, mar
         print(
             f"| {name} | {mean(sizes):.2f} | {sum(sizes) / sum(better):.3f} | {larger:.1%} / {smaller:.1%} | "
             f"{1 - mean(found.holds):.1%} | {mean(found.minimal):.1%} | {masks.rows_used.float().mean():.1f} |",
+            flush=True,
+        )
+
+
+def report_layers(masker: Explainer, texts: Texts, margin: float) -> None:
+    """Print how the hard masks of every site do without verification, the mean margin first."""
+    attribution = masker(texts.batch)
+    with torch.no_grad():
+        answers = [
+            masker.predict_kept(texts.batch, attribution.by_layer[:, layer] > 0.5, site)
+            for layer, site in enumerate(attribution.layers)
+        ]
+    print("\n| site | mean KL | within margin | flipped | tokens kept |")
+    print("|---|---|---|---|---|")
+    for layer, (site, answer) in enumerate(zip(attribution.layers, answers, strict=True)):
+        kl, same = divergence(texts.answer, answer), agreement(texts.answer, answer)
+        kept = (attribution.by_layer[:, layer] > 0.5) & texts.batch.maskable
+        share = (kept.sum(dim=1) / texts.batch.maskable.sum(dim=1)).mean()
+        print(
+            f"| {site} | {kl.mean():.3f} | {((kl <= margin) & same).float().mean():.1%} | "
+            f"{1 - same.float().mean():.1%} | {share:.1%} |",
             flush=True,
         )
 
@@ -303,11 +327,14 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200, help="texts for the comparison with greedy search")
     parser.add_argument("--all", type=int, default=100_000, help="texts for the shares, at most")
     parser.add_argument("--margin", type=float, default=0.1)
+    parser.add_argument("--seeds", type=int, default=2, help="fits of SurrogateMask; two or more give the agreement")
+    parser.add_argument("--orders", nargs="*", default=list(ORDERS), choices=ORDERS, help="methods of the table")
+    parser.add_argument("--states", action="store_true", help="also fit masks of states and print their sites")
     parser.add_argument("--long-model", help="folder of a classifier of long texts")
     parser.add_argument("--long-data", help="such as imdb:FOLDER")
     asked = parser.parse_args()
     task = dm.TextClassificationConfig(model=asked.model, data=asked.data).load(0)
-    seeds = [fitted("surrogate-mask", ORDERS["surrogate-mask"], task, seed, asked.cache) for seed in (0, 1)]
+    seeds = [fitted("surrogate-mask", ORDERS["surrogate-mask"], task, seed, asked.cache) for seed in range(asked.seeds)]
     everything = Texts.of(task, asked.split, min(asked.all, len(task.texts[asked.split])))
     print(f"{len(everything.batch)} texts, margin {asked.margin}\n")
     print("| sets | within margin | flipped | empty | falsely empty | valid and minimal | words kept | rows per text |")
@@ -320,12 +347,17 @@ def main() -> None:
         "predicted": [*predicted],
         "verified": [one.units for one in masks],
     }
-    for name, (first, second) in sets.items():
-        overlap, equal = jaccard(first, second)
-        print(f"\ntwo seeds, {name}: Jaccard {overlap:.3f}, identical {equal:.1%}", flush=True)
+    for name, (first, *others) in sets.items():
+        for second in others[:1]:
+            overlap, equal = jaccard(first, second)
+            print(f"\ntwo seeds, {name}: Jaccard {overlap:.3f}, identical {equal:.1%}", flush=True)
+    report_layers(seeds[0], everything, asked.margin)
     texts = Texts.of(task, asked.split, asked.texts)
-    report_orders(task, seeds[0], texts, asked.margin, asked.cache)
+    report_orders(task, seeds[0], texts, asked.margin, asked.cache, asked.orders)
     report_time(seeds[0], texts, seeds[0](texts.batch).scores, asked.margin)
+    if asked.states:
+        choices = {"name": "surrogate-mask", "mask": "states"}
+        report_layers(fitted("surrogate-mask-states", choices, task, 0, asked.cache), everything, asked.margin)
     if asked.long_model:
         report_long(asked.long_model, asked.long_data, asked.cache, asked.texts, asked.margin)
 

@@ -190,6 +190,11 @@ _METRICS = (
         "token F1, span F1 and AUPRC against human rationales (DeYoung 2020)",
     ),
     (
+        "counterfactual-edits",
+        "metrics.counterfactual:CounterfactualEdits",
+        "are the words ranked first whose edit changes the prediction? (Kaushik 2020)",
+    ),
+    (
         "planted-shortcut",
         "metrics.shortcuts:PlantedShortcut",
         "is a planted shortcut token ranked first? (Bastings 2022)",

@@ -1,15 +1,18 @@
 """Sensitivity as Captum has it; shuffled weights and other seeds are told from the same ones."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 from captum.metrics import sensitivity_max
 from torch import Tensor
 
+from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import predicted_outcome
-from diffmask.core.explainer import Method
-from diffmask.core.task import copy_task
+from diffmask.core.explainer import Explainer, Method
+from diffmask.core.task import Task, copy_task
 from diffmask.errors import ConfigError
 from diffmask.methods.attention import Attention
 from diffmask.methods.baselines import Random, Uniform
@@ -114,6 +117,35 @@ def test_seeds_change_only_random_methods(workspace: Workspace) -> None:
         if tokens > 1
     ]
     assert abs(sum(longer) / len(longer)) < 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropsAtSeed(Method):
+    """Three layers; every token is dropped after layer 1 + seed."""
+
+    name: ClassVar[str] = "drops-at-seed"
+
+    def build(self, task: Task, seed: int) -> "DropsAtSeedExplainer":
+        return DropsAtSeedExplainer(task, seed)
+
+
+class DropsAtSeedExplainer(Explainer):
+    seed: Tensor
+
+    def __init__(self, task: Task, seed: int) -> None:
+        super().__init__(task)
+        self.register_buffer("seed", torch.tensor(seed))
+
+    def explain(self, batch: Batch, target: Tensor) -> Attribution:
+        layers = (torch.arange(3) <= self.seed).float()
+        by_layer = layers[None, :, None].expand(len(batch), 3, batch.tokens.shape[1]).clone()
+        return Attribution(by_layer.mean(dim=1), by_layer, ("a", "b", "c"))
+
+
+def test_the_spread_of_layer_claims_is_the_mean_distance_between_seeds(workspace: Workspace) -> None:
+    records = {record.metric: record for record in StabilityOverSeeds(others=2).run(DropsAtSeed(), workspace)}
+    # Seed 0 drops after layer 1, seeds 1 and 2 after layers 2 and 3: one layer and two.
+    assert set(records["seed_layer_spread"].per_row) == {1.5}
 
 
 def test_evidence_mass_is_the_share_of_the_scores_on_the_counted_digits(toy_task: CountingTask, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
+from diffmask.core.batch import Attribution
 from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
@@ -103,6 +105,14 @@ class StabilityOverSeeds(Metric):
             interpretation="A fit with another seed ranks the tokens of a text alike.",
             limitation="A deterministic method always has the value 1, whether it is right or not.",
         ),
+        MetricInfo(
+            name="seed_layer_spread",
+            title="spread of the layer claims between seeds",
+            higher_is_better=False,
+            definition="mean absolute difference, in layers, of the layer that drops a token, between seeds",
+            interpretation="A claim such as 'needed until block 5' has this spread over fits with other seeds.",
+            limitation="Masks that drop every token at the same layer have the value 0, whether they are right or not.",
+        ),
     )
 
     split: str = "test"
@@ -118,14 +128,30 @@ class StabilityOverSeeds(Metric):
         return [ReseededWorkspace.of(workspace, workspace.seed + further) for further in range(1, self.others + 1)]
 
     def run(self, method: Method, workspace: Workspace) -> Iterator[Record]:
-        """Yield the mean correlation."""
+        """Yield the mean correlation and, for methods with a mask per layer, the spread of the dropping layer."""
         original = workspace.explained(method, self.split)
         maskable = workspace.task().data[self.split].maskable
-        correlations = [
-            rank_correlation(
-                original.attribution.scores, other.explained(method, self.split).attribution.scores, maskable
-            )
-            for other in self.extra_workspaces(workspace)
-        ]
+        others = [other.explained(method, self.split).attribution for other in self.extra_workspaces(workspace)]
+        correlations = [rank_correlation(original.attribution.scores, other.scores, maskable) for other in others]
         values = torch.stack(correlations).mean(dim=0)
         yield record_of(workspace, method, original, "input", "seed_correlation", values, keep_rows=True)
+        if original.attribution.by_layer is None:
+            return
+        first = layers_needed(original.attribution.by_layer)
+        spreads = [(first - layers_needed(by_layer)).abs() for by_layer in _by_layer(others)]
+        spread = (torch.stack(spreads).mean(dim=0) * maskable).sum(dim=1) / maskable.sum(dim=1).clamp(min=1)
+        yield record_of(workspace, method, original, "input", "seed_layer_spread", spread, keep_rows=True)
+
+
+def _by_layer(attributions: Sequence[Attribution]) -> list[Float[Tensor, "row layer token"]]:
+    return [attribution.by_layer for attribution in attributions if attribution.by_layer is not None]
+
+
+def layers_needed(keep_probability: Float[Tensor, "row layer token"]) -> Float[Tensor, "row token"]:
+    """Return the number of layers until each token is dropped for good: the last layer that keeps it, counted from 1.
+
+    >>> layers_needed(torch.tensor([[[0.9, 0.9], [0.2, 0.8], [0.6, 0.1]]]))
+    tensor([[3., 2.]])
+    """
+    layers = torch.arange(1, keep_probability.shape[1] + 1, device=keep_probability.device)
+    return ((keep_probability > 0.5) * layers[:, None]).amax(dim=1).to(keep_probability)

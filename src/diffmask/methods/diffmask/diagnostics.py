@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
 
-from diffmask.core.batch import Batch
+from diffmask.core.batch import Batch, spread_indices
 from diffmask.core.distributions import agreement, average, concatenate, divergence
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.errors import FitWarning
@@ -20,6 +20,11 @@ from diffmask.methods.diffmask.base import MaskExplainer, binarize
 from diffmask.methods.diffmask.lagrangian import Multiplier
 
 logger = logging.getLogger(__name__)
+
+MINIMAL_ROWS = 24
+"""Held-out rows whose masks are tested for tokens that can be dropped."""
+MINIMAL_TOKENS = 48
+"""Kept tokens above which a mask is not tested: too many passes for a mask that is hardly minimal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +38,18 @@ class SiteDiagnosis:
     hard_divergence: float
     """Divergence with hard masks, which users read."""
     hard_agreement: float
+    rows: int
+    """Held-out rows."""
+    coverage: float | None
+    """Share of rows that were to hold the margin and the prediction; None if the margin bounds the mean."""
+    holding_share: float
+    """Share of rows whose hard mask holds both the margin and the prediction."""
+    p90_divergence: float
+    """90th percentile of the divergence with hard masks."""
+    falsely_empty: float
+    """Share of rows whose hard mask erases everything although that breaks the margin or the prediction."""
+    minimal_share: float | None
+    """Share of a few rows whose hard mask holds and of which no single token can be dropped; at the main site only."""
     open_share: float
     """Mean keep probability over maskable tokens."""
     open_spread: float
@@ -63,6 +80,11 @@ def _checks(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
     leak = 4 * max(site.margin, site.hard_divergence) + 0.1
     text = f"masks change the prediction by {site.hard_divergence:.3g} nats, the margin is {site.margin:g}"
     yield "margin", broken, text
+    if site.coverage is not None:
+        deviation = (site.coverage * (1 - site.coverage) / max(site.rows, 1)) ** 0.5
+        missed = site.holding_share < site.coverage - 2 * deviation
+        text = f"{site.holding_share:.0%} of unseen texts hold the margin and the prediction, not {site.coverage:.0%}"
+        yield "coverage", missed, text
     yield "margin of zero", site.margin == 0, "only the unmasked input satisfies it: raise the margin"
     yield "unreachable", site.multiplier_at_bound, "the multiplier is at its bound: the margin cannot be met"
     yield "all closed", site.open_share < 0.01, "every token is masked"
@@ -87,12 +109,14 @@ def diagnose(
     held_out: Batch,
     margins: Mapping[str, float],
     multipliers: Mapping[str, Multiplier] | None = None,
+    coverage: float | None = None,
 ) -> dict[str, Any]:
     """Return the diagnosis of every site on held-out rows, as plain values."""
     traces = list(iter_traces(explainer.task, held_out, 32))
     rows = _HeldOutRows(explainer, traces, [explainer.keep_probability(trace, explainer.sites) for trace in traces])
     diagnoses = {
-        site: _diagnose_site(rows, site, margins[site], (multipliers or {}).get(site)) for site in explainer.sites
+        site: _diagnose_site(rows, site, margins[site], coverage, (multipliers or {}).get(site))
+        for site in explainer.sites
     }
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in diagnoses.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in diagnoses.values()):
@@ -157,18 +181,31 @@ class _HeldOutRows:
         return (kept[erased] == 0).float().mean().item() if erased.any() else 1.0
 
 
-def _diagnose_site(rows: _HeldOutRows, site: str, margin: float, multiplier: Multiplier | None) -> SiteDiagnosis:
+def _diagnose_site(
+    rows: _HeldOutRows, site: str, margin: float, coverage: float | None, multiplier: Multiplier | None
+) -> SiteDiagnosis:
     explainer, states = rows.explainer, rows.states(site)
     keep = rows.maskable(rows.keep_at(site))
     hard = [binarize(part) for part in rows.keep_at(site)]
     under_expected = rows.predict_masked(site, (explainer.expected_mask(trace, site) for trace in rows.traces))
     under_hard = rows.predict_masked(site, hard)
+    caused = divergence(rows.answer, under_hard)
+    holds = (caused <= margin) & agreement(rows.answer, under_hard)
+    empty = torch.cat(
+        [(part * trace.rows.maskable).sum(dim=1) == 0 for part, trace in zip(hard, rows.traces, strict=True)]
+    )
     return SiteDiagnosis(
         margin=margin,
         expected_divergence=rows.divergence(under_expected),
         expected_agreement=rows.agreement(under_expected),
         hard_divergence=rows.divergence(under_hard),
         hard_agreement=rows.agreement(under_hard),
+        rows=len(holds),
+        coverage=coverage,
+        holding_share=holds.float().mean().item(),
+        p90_divergence=caused.quantile(0.9).item(),
+        falsely_empty=(empty & ~holds).float().mean().item(),
+        minimal_share=_minimal_share(rows, site, margin, hard),
         open_share=keep.mean().item(),
         open_spread=keep.std(correction=0).item(),
         nested_share=rows.nested_share(site),
@@ -179,6 +216,33 @@ def _diagnose_site(rows: _HeldOutRows, site: str, margin: float, multiplier: Mul
         baseline_information=_baseline_information(rows, site),
         swapped_divergence=rows.divergence(rows.predict_masked(site, hard, states.mean(dim=0))),
     )
+
+
+def _minimal_share(rows: _HeldOutRows, site: str, margin: float, hard: list[Tensor]) -> float | None:
+    """Return the share of a few masks that hold and of which every single removal breaks; only at the main site."""
+    explainer = rows.explainer
+    if site != explainer.sites[0 if explainer.mask == "states" else -1]:
+        return None
+    places = [(part, row) for part, trace in enumerate(rows.traces) for row in range(len(trace.rows))]
+    chosen = [places[index] for index in spread_indices(len(places), MINIMAL_ROWS)]
+    minimal = [
+        _is_minimal(explainer, rows.traces[part].rows[row : row + 1], hard[part][row] > 0.5, site, margin)
+        for part, row in chosen
+    ]
+    return sum(minimal) / len(minimal)
+
+
+def _is_minimal(explainer: MaskExplainer, row: Batch, kept: Bool[Tensor, " token"], site: str, margin: float) -> bool:
+    """Return whether a mask holds and every removal of one of its tokens breaks the margin or the prediction."""
+    tokens = (kept & row.maskable[0]).nonzero().flatten()
+    if len(tokens) > MINIMAL_TOKENS:
+        return False  # Hardly a mask from which nothing can be dropped.
+    masks = kept.repeat(1 + len(tokens), 1)
+    masks[torch.arange(1, len(masks)), tokens] = False
+    copies = row.repeat(len(masks))
+    original, changed = explainer.task.predict(copies), explainer.predict_kept(copies, masks, site)
+    holds = (divergence(original, changed) <= margin) & agreement(original, changed)
+    return bool(holds[0]) and not bool(holds[1:].any())
 
 
 def _distance(baseline: Float[Tensor, " width"], states: Float[Tensor, "token width"]) -> float:
@@ -200,13 +264,22 @@ def report(diagnostics: Mapping[str, Any], label: str) -> None:
     """Log one line per site; warn of each problem."""
     for site, values in diagnostics.items():
         logger.info(
-            "%s at %s: %.0f %% open, divergence %.4f (margin %g), agreement %.3f",
+            "%s at %s: %.0f %% open, divergence %.4f, 90th percentile %.4f (margin %g), agreement %.3f; "
+            "%.0f %% of texts hold the margin and the prediction, %.1f %% are falsely empty%s",
             label,
             site,
             100 * values["open_share"],
             values["hard_divergence"],
+            values["p90_divergence"],
             values["margin"],
             values["hard_agreement"],
+            100 * values["holding_share"],
+            100 * values["falsely_empty"],
+            _minimal_text(values["minimal_share"]),
         )
         for name, text in values["problems"].items():
             warnings.warn(f"{label} at site '{site}': {name}: {text}", FitWarning, stacklevel=4)
+
+
+def _minimal_text(share: float | None) -> str:
+    return "" if share is None else f", {share:.0%} hold and are minimal"

@@ -9,11 +9,12 @@ gates or through the model.
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import softsign
 
@@ -30,6 +31,7 @@ from diffmask.core.distributions import (
 from diffmask.core.explainer import ForwardTrace, States, iter_traces
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded
+from diffmask.core.verification.conformal import ConformalThresholds
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.amortised import query_by_length, split_held_out
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
@@ -44,6 +46,13 @@ from diffmask.methods.diffmask.base import (
 )
 from diffmask.methods.diffmask.baseline import initial_baselines, learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
+from diffmask.methods.diffmask.coverage import (
+    FACTORS,
+    FEATURES,
+    SMALLEST_FACTOR,
+    calibrate_coverage,
+    text_features,
+)
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.elimination import greedy_elimination
 from diffmask.methods.diffmask.linear_probe import LinearProbe, fit_linear_probes
@@ -84,6 +93,8 @@ class SurrogateMask(SiteMaskMethod):
     """Masks per text that erase the tokens which the surrogate, so far, predicts to be least necessary."""
     steps_per_batch: int = 4
     """Optimiser steps per minibatch of texts."""
+    coverage: float | None = 0.95
+    """Share of unseen texts whose masks hold the margin and the prediction; None: the margin bounds the mean KL."""
     replay_tokens: int = 60_000
     """Tokens whose states are stored, in half precision, to be trained on again; the oldest are dropped first."""
 
@@ -98,6 +109,8 @@ class SurrogateMask(SiteMaskMethod):
         )
         if self.on_policy_masks < 0:
             raise ConfigError(f"{self.name}: on_policy_masks must not be negative, found {self.on_policy_masks}")
+        if self.coverage is not None and not 0 < self.coverage < 1:
+            raise ConfigError(f"{self.name}: coverage must be between 0 and 1, or null; found {self.coverage}")
 
     def sites_read_at(self, sites: tuple[str, ...], site: str) -> tuple[str, ...]:
         """Return those of a task's sites that the network of one site reads.
@@ -152,9 +165,12 @@ class SurrogateMask(SiteMaskMethod):
         # The last weights, not the best: the monitored masks are random ones, while the surrogate chooses its own.
         AmortisedTraining(explainer.attributor, objective, schedule, monitored, source, start).run(batches, keep="last")
         calibration, diagnosis = calibration_split(task)
-        calibrate(explainer, calibration.spread(self.calibration_rows), self.site_margins(explainer.sites))
+        calibration, diagnosis = (part.spread(self.calibration_rows) for part in (calibration, diagnosis))
+        calibrate(explainer, calibration, self.site_margins(explainer.sites))
+        if self.coverage is not None:
+            calibrate_coverage(explainer, calibration, self.margin, self.coverage)
         margins = dict.fromkeys(explainer.sites, self.margin)
-        explainer.diagnostics = diagnose(explainer, diagnosis.spread(self.calibration_rows), margins)
+        explainer.diagnostics = diagnose(explainer, diagnosis, margins, coverage=self.coverage)
         report(explainer.diagnostics, self.label)
 
 
@@ -192,6 +208,8 @@ class SurrogateMaskExplainer(MaskExplainer):
     """Keep probability = c / (c + threshold), c the elimination cost; for inputs, the minimum over the sites so far."""
 
     thresholds: Tensor
+    factor_weights: Tensor
+    """Per site: weights of the text's features in the logarithm of the factor, then the constant."""
 
     def __init__(
         self,
@@ -206,6 +224,8 @@ class SurrogateMaskExplainer(MaskExplainer):
         self.linear_probes = nn.ModuleList(linear_probes.values())
         thresholds = torch.full((len(attributor.sites),), KEEP_ALL)
         self.register_buffer("thresholds", thresholds.to(linear_probes[attributor.sites[0]].bias))
+        weights = torch.zeros(len(attributor.sites), FEATURES + 1)
+        self.register_buffer("factor_weights", weights.to(self.thresholds))
 
     def attribution(self, trace: ForwardTrace) -> Attribution:
         """Return keep probabilities per site, and scores.
@@ -260,12 +280,52 @@ class SurrogateMaskExplainer(MaskExplainer):
         costs = greedy_elimination(trace.coarse_answer, start, contributions.flatten(0, 1), maskable)
         return costs.unflatten(0, contributions.shape[:2]).transpose(0, 1)
 
+    def set_factors(self, site: str, fitted: ConformalThresholds) -> None:
+        """Set the factors of the thresholds per text; those of the last site are used by all masks of inputs."""
+        weights = fitted.weights.clone()
+        weights[-1] += fitted.quantile
+        self.factor_weights[self.sites.index(site)] = weights.to(self.factor_weights)
+
+    def scaled_masks(
+        self, trace: ForwardTrace, site: str, factors: Sequence[float]
+    ) -> tuple[Float[Tensor, "row feature"], list[Bool[Tensor, "row token"]]]:
+        """Return the features of each text, and the masks of a site at multiples of its thresholds."""
+        sites = (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
+        costs = self._elimination_costs(trace, sites, self.token_contributions(trace, sites))
+        thresholds = self._thresholds(sites)
+        features = text_features(trace.answer, costs[:, -1], thresholds[0, -1, 0])
+        masks = [((costs > factor * thresholds) | (thresholds < 0)).all(dim=1) for factor in factors]
+        return features, masks
+
+    def _factors(
+        self, trace: ForwardTrace, sites: tuple[str, ...], costs: Float[Tensor, "row site token"]
+    ) -> Float[Tensor, "row #site 1"]:
+        """Return the factor of the thresholds of each text."""
+        if not self.factor_weights.any():
+            return costs.new_ones(len(costs), 1, 1)
+        if self.mask == "inputs":
+            seen = sites[-1] == self.sites[-1]
+            costs = costs[:, -1:] if seen else self.elimination_cost(trace, self.sites[-1])[:, None]
+            sites = self.sites[-1:]
+        thresholds = self._thresholds(sites)[0, :, 0]
+        features = [
+            text_features(trace.answer, cost, threshold)
+            for cost, threshold in zip(costs.unbind(dim=1), thresholds, strict=True)
+        ]
+        weights = self.factor_weights[[self.sites.index(site) for site in sites]]
+        logs = (torch.stack(features, dim=1).to(weights) * weights[:, :-1]).sum(dim=-1) + weights[:, -1]
+        return logs.exp().clamp(SMALLEST_FACTOR, FACTORS[-1])[..., None].to(costs)
+
+    def _thresholds(self, sites: tuple[str, ...]) -> Float[Tensor, "1 site 1"]:
+        return self.thresholds[[self.sites.index(site) for site in sites]][None, :, None]
+
     def _votes(
         self, trace: ForwardTrace, sites: tuple[str, ...], contributions: Float[Tensor, "site row token feature"]
     ) -> Float[Tensor, "row site token"]:
-        threshold = self.thresholds[[self.sites.index(site) for site in sites]][None, :, None]
         costs = self._elimination_costs(trace, sites, contributions)
-        keep = costs / (costs + threshold.clamp(min=1e-9))
+        threshold = self._thresholds(sites)
+        scaled = threshold.clamp(min=1e-9) * self._factors(trace, sites, costs)
+        keep = costs / (costs + scaled)
         return torch.where((threshold < 0) | costs.isinf(), 1.0, keep)
 
     def _predicted_logits(self, trace: ForwardTrace, site: str) -> FlatLogits:
