@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForQuestionAnswering
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForQuestionAnswering, AutoModelForTokenClassification
 
 from diffmask import registry
 from diffmask.core.config import parse
 from diffmask.core.explainer import Explainer
 from diffmask.errors import TaskError
+from diffmask.tasks.masked_word import MaskedWord
 from diffmask.tasks.question_answering import QuestionAnswering
+from diffmask.tasks.sentence_similarity import SentenceSimilarity
 from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.token_classification import TokenClassification
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.tiny_models import tiny_model, word_pieces
 from test_contract import FAST
@@ -35,7 +38,32 @@ def questions() -> TextTask:
     return QuestionAnswering(model, word_pieces(segments=True), train=rows, valid=rows, test=rows)
 
 
-TASKS: dict[str, Callable[[], TextTask]] = {"question-answering": cache(questions)}
+def entities() -> TextTask:
+    tags = {"the": "O", "film": "B-loc", "is": "O"}
+    rows = [([*tags, *word.split()], [*tags.values(), *["B-per"] * len(word.split())]) for word in ADJECTIVES]
+    names = dict(enumerate(["O", "B-loc", "B-per"]))
+    model = tiny_model("bert", 3, head=AutoModelForTokenClassification, id2label=names)
+    return TokenClassification(model, word_pieces(), train=rows, valid=rows, test=rows)
+
+
+def blanks() -> TextTask:
+    rows = [(f"the {noun} is [MASK] and {word}", "good") for noun in ("film", "plot") for word in ADJECTIVES[:4]]
+    model = tiny_model("bert", head=AutoModelForMaskedLM)
+    return MaskedWord(model, word_pieces(), train=rows, valid=rows, test=rows)
+
+
+def pairs() -> TextTask:
+    rows = [((f"the film is {word}", "a great movie"), number / 8) for number, word in enumerate(ADJECTIVES)]
+    model = tiny_model("bert", head=AutoModel)
+    return SentenceSimilarity(model, word_pieces(), train=rows, valid=rows, test=rows)
+
+
+TASKS: dict[str, Callable[[], TextTask]] = {
+    "question-answering": cache(questions),
+    "token-classification": cache(entities),
+    "fill-mask": cache(blanks),
+    "sentence-similarity": cache(pairs),
+}
 
 
 @cache

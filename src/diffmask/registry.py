@@ -81,6 +81,26 @@ _TASKS = (
         "tasks.text.configs:FineTunedQuestionAnsweringConfig",
         "an encoder fine-tuned to mark answers, on SQuAD or a table",
     ),
+    (
+        "token-classification",
+        "tasks.text.configs:TokenClassificationConfig",
+        "a Hugging Face token classifier; a row per predicted entity, or per word",
+    ),
+    (
+        "fine-tuned-token-classification",
+        "tasks.text.configs:FineTunedTokenClassificationConfig",
+        "an encoder fine-tuned to tag words, on files in CoNLL's format",
+    ),
+    (
+        "fill-mask",
+        "tasks.text.configs:MaskedWordConfig",
+        "a masked language model on texts with one blank",
+    ),
+    (
+        "sentence-similarity",
+        "tasks.text.configs:SentenceSimilarityConfig",
+        "a sentence encoder: the similarity of a text to another one",
+    ),
     ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
 )
 _METHODS = (
@@ -178,6 +198,11 @@ _METRICS = (
         "mass-on-evidence",
         "metrics.ground_truth:MassOnEvidence",
         "share of the score mass on known evidence, such as bABI's supporting facts",
+    ),
+    (
+        "evidence-sentence",
+        "metrics.evidence:EvidenceSentence",
+        "is the sentence of the answer, or a supporting fact, ranked first?",
     ),
     (
         "randomised-model",

@@ -25,7 +25,8 @@ Model = Annotated[str, typer.Option(help="Folder or hub id of the model.")]
 TaskName = Annotated[
     str | None,
     typer.Option(
-        "--task", help="text-classification or question-answering; by default recognised from the model's head."
+        "--task",
+        help="text-classification, question-answering or token-classification; by default recognised from the model.",
     ),
 ]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]

@@ -13,7 +13,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder for the model, which `transformers` can load.")],
     model: Annotated[str, typer.Option(help="Encoder: 'minilm' (packaged), a folder or a hub id.")] = "minilm",
     data: Data = "rotten-tomatoes",
-    task: Annotated[str, typer.Option(help="text-classification or question-answering.")] = "text-classification",
+    task: Annotated[
+        str, typer.Option(help="text-classification, question-answering or token-classification.")
+    ] = "text-classification",
     seed: Seed = 0,
     force: Force = False,
     trust_remote_code: TrustRemoteCode = False,

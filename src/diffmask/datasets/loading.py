@@ -11,11 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from diffmask.datasets.conll import load_conll
 from diffmask.datasets.eraser import load_eraser
 from diffmask.datasets.mimic import load_mimic
 from diffmask.datasets.sentiment import load_imdb, load_sst
 from diffmask.datasets.snli import load_snli
-from diffmask.datasets.squad import is_squad_file, load_squad, read_squad
+from diffmask.datasets.squad import is_squad_file, load_babi_questions, load_squad, read_squad
 from diffmask.datasets.tables import Columns, DataSet, Example, read_examples, read_table
 from diffmask.errors import ExtraError, InputError, nearest
 
@@ -100,6 +101,10 @@ FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
     "eraser": load_eraser,
     "imdb": load_imdb,
     "squad": load_squad,
+    "conll": load_conll,
+    "babi1": lambda folder: load_babi_questions(folder, 1),
+    "babi2": lambda folder: load_babi_questions(folder, 2),
+    "babi3": lambda folder: load_babi_questions(folder, 3),
     "mimic-diabetes": lambda folder: load_mimic(folder, "diabetes"),
     "mimic-anemia": lambda folder: load_mimic(folder, "anemia"),
 }
@@ -110,6 +115,7 @@ def load_data(name: str, columns: Columns) -> DataSet:
 
     * `rotten-tomatoes` and `imdb-reviews` are packaged.
     * `sst2:FOLDER`, `sst5:FOLDER`, `snli:FOLDER`, `imdb:FOLDER`, `squad:FOLDER`, `eraser:FOLDER` (or its archive),
+      `babi1:FOLDER` to `babi3:FOLDER` (as questions on passages), `conll:FOLDER` (tagged words),
       `mimic-diabetes:FOLDER` and `mimic-anemia:FOLDER` read a folder.
     * `hub:OWNER/NAME` loads a data set of the Hugging Face hub.
     * The path of a table is split 80, 10 and 10 % by a hash of its texts.

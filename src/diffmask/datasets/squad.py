@@ -10,11 +10,13 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from diffmask.datasets.babi import Question, read_questions
 from diffmask.datasets.eraser import RationaleExample
-from diffmask.datasets.tables import DataSet, read_lines
+from diffmask.datasets.tables import DataSet, Example, read_lines
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import Span, sentence_spans
 
@@ -175,3 +177,28 @@ def _normal_words(text: str) -> list[str]:
     """Return the words in lower case, without punctuation and articles."""
     bare = "".join(character for character in text.lower() if character not in string.punctuation)
     return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def babi_question(question: Question) -> QuestionExample:
+    """Return a bABI question on its story; the answer is marked in the last supporting fact, the facts are evidence."""
+    sentences = [f"{statement}." for statement in question.statements]
+    starts = [0, *accumulate(len(sentence) + 1 for sentence in sentences)]
+    spans = [(start, start + len(sentence)) for start, sentence in zip(starts, sentences, strict=False)]
+    places = [
+        spans[fact][0] + sentences[fact].find(question.answer)
+        for fact in sorted(question.facts, reverse=True)
+        if question.answer in sentences[fact]
+    ]
+    answers = Answers((question.answer,), (places[0] if places else None,))
+    evidence = [spans[fact] for fact in question.facts]
+    return question_example(f"{question.question}?", " ".join(sentences), answers, evidence)
+
+
+def load_babi_questions(folder: Path, task: int) -> DataSet:
+    """Load a bABI task as extractive question answering; a tenth of the training questions is for validation."""
+    train: list[Example] = [babi_question(question) for question in read_questions(folder, task, "train")]
+    return DataSet(
+        train=[row for number, row in enumerate(train) if number % 10 != 9],
+        valid=train[9::10],
+        test=[babi_question(question) for question in read_questions(folder, task, "test")],
+    )

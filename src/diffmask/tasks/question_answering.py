@@ -23,7 +23,7 @@ from diffmask.datasets.squad import (
 from diffmask.datasets.tables import Example, Source, read_examples
 from diffmask.errors import InputError
 from diffmask.explanation.explanation import Prediction
-from diffmask.tasks.text.encoding import EVIDENCE, TextEncodingConfig, pad_rows
+from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE, TextEncodingConfig, pad_rows, sentence_numbers
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.task import TextTask
 
@@ -100,7 +100,7 @@ class QuestionAnswering(TextTask):
     head_options: ClassVar[Mapping[str, Any]] = {"num_labels": 2}
     encoding_class: ClassVar[type[TextEncodingConfig]] = QuestionEncodingConfig
     input_fields: ClassVar[tuple[str, ...]] = ("question", "context")
-    own_inputs: ClassVar[frozenset[str]] = frozenset({EVIDENCE, ANSWERABLE})
+    own_inputs: ClassVar[frozenset[str]] = frozenset({EVIDENCE, ANSWERABLE, SENTENCE})
     placeholder: ClassVar[Any] = ("?", ".")
 
     @property
@@ -136,13 +136,16 @@ class QuestionAnswering(TextTask):
     ) -> Batch:
         """Mark the tokens that may be an answer: those of the passage and, for no answer, the first special token."""
         positions = pad_rows([self._positions(encoding) for encoding in encodings], 0).to(batch.tokens.device)
+        rows = list(zip(sources, encodings, strict=True))
+        numbered = [sentence_numbers(examples[source].pair or "", encoding, 1) for source, encoding in rows]
+        sentences = pad_rows(numbered, 0).to(batch.tokens.device)
         numbers = [
             self.questions.add(examples[source], encoding) for source, encoding in zip(sources, encodings, strict=True)
         ]
         return replace(
             batch,
             inputs={**batch.inputs, QUESTION: torch.tensor(numbers, device=batch.tokens.device)},
-            token_inputs={**batch.token_inputs, ANSWERABLE: positions},
+            token_inputs={**batch.token_inputs, ANSWERABLE: positions, SENTENCE: sentences},
         )
 
     def _positions(self, encoding: Any) -> list[int]:
@@ -265,6 +268,12 @@ class QuestionAnswering(TextTask):
         if len(answers) < len(batch):
             return None
         return torch.tensor([answer_f1(text, cast(Answers, example.label).texts) for example, text in answers])
+
+    def row_scores(self, batch: Batch) -> Float[Tensor, " row"]:
+        """Return for each row the F1 of its question; NaN for a question without known answer."""
+        f1 = {id(example): answer_f1(text, cast(Answers, example.label).texts) for example, text in self.answers(batch)}
+        rows = [self.questions.rows[number][0] if number >= 0 else None for number in batch.inputs[QUESTION].tolist()]
+        return torch.tensor([f1.get(id(row), torch.nan) for row in rows], device=batch.tokens.device)
 
     def roar_maskable(self, batch: Batch) -> Bool[Tensor, "row token"]:
         """Return the maskable tokens of the passage."""

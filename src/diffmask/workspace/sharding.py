@@ -218,10 +218,12 @@ def explain_rows(
     task = explainer.task
     if not isinstance(task, TextTask):
         raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a task on texts")
-    explanations = task.explain_examples(explainer, [task.to_example(row) for row in rows], verify=verify)
+    explanations: list[Any] = task.explain_examples(explainer, [task.to_example(row) for row in rows], verify=verify)
     return [
         _columns(first + number, row, explanation)
-        for number, (row, explanation) in enumerate(zip(rows, explanations, strict=True))
+        for number, (row, found) in enumerate(zip(rows, explanations, strict=True))
+        # A tagged sentence has one explanation for each of its entities.
+        for explanation in (found if isinstance(found, list) else [found])
     ]
 
 

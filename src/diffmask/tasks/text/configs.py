@@ -3,7 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from diffmask.core.batch import spread_indices
 from diffmask.core.config import require_between
@@ -12,11 +12,14 @@ from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import DataSet
 from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.masked_word import MaskedWord
 from diffmask.tasks.question_answering import QuestionAnswering, QuestionEncodingConfig
+from diffmask.tasks.sentence_similarity import SentenceSimilarity
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import FineTuningSource, load_model
 from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.token_classification import TokenClassification, TokenEncodingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +173,47 @@ class FineTunedQuestionAnsweringConfig(QuestionEncodingConfig, FineTunedTaskConf
 
     name: ClassVar[str] = "fine-tuned-question-answering"
     task_class: ClassVar[type[TextTask]] = QuestionAnswering
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassificationConfig(TokenEncodingConfig, TrainedTaskConfig):
+    """Trained token classifier on a data set such as `conll:FOLDER`."""
+
+    name: ClassVar[str] = "token-classification"
+    task_class: ClassVar[type[TextTask]] = TokenClassification
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedTokenClassificationConfig(TokenEncodingConfig, FineTunedTaskConfig):
+    """Encoder that is fine-tuned to tag words; its rows are sentences."""
+
+    name: ClassVar[str] = "fine-tuned-token-classification"
+    task_class: ClassVar[type[TextTask]] = TokenClassification
+
+    unit: Literal["entity", "word", "sentence"] = "sentence"
+    """What a row is: a tagger is trained on whole sentences."""
+
+    def init_model(self, source: FineTuningSource, data: DataSet, seed: int) -> Any:
+        """Return the encoder with an untrained head for the tags of the data."""
+        if len(data.names) < 2:
+            raise InputError(f"the data has {len(data.names)} tags; a token classifier needs two, as in conll:FOLDER")
+        return source.init_labelled(self.task_class.auto_class, data.names, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskedWordConfig(TrainedTaskConfig):
+    """Masked language model on texts with one blank."""
+
+    name: ClassVar[str] = "fill-mask"
+    task_class: ClassVar[type[TextTask]] = MaskedWord
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceSimilarityConfig(TrainedTaskConfig):
+    """Sentence encoder on pairs of texts."""
+
+    name: ClassVar[str] = "sentence-similarity"
+    task_class: ClassVar[type[TextTask]] = SentenceSimilarity
 
 
 def _splits(data: DataSet) -> dict[str, Any]:

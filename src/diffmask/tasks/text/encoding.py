@@ -1,6 +1,7 @@
 """From texts to the rows of a batch: tokenization, maskable tokens, long texts, and rationales aligned to tokens."""
 
 import warnings
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -13,9 +14,12 @@ from diffmask.core.batch import Batch
 from diffmask.datasets.eraser import RationaleExample
 from diffmask.datasets.tables import Columns, Example
 from diffmask.errors import InputError, InputWarning
+from diffmask.explanation.text_units import sentence_spans
 
 EVIDENCE = "evidence"
 """Key of the rationales in `Batch.token_inputs`; the model does not receive them."""
+SENTENCE = "sentence"
+"""Key in `Batch.token_inputs` of the number of each token's sentence, from 1; 0 for tokens of no sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,4 +190,13 @@ def _evidence_tokens(example: Example, encoding: Any) -> list[float]:
     return [
         float(segment == example.evidence_segment and count[last] > count[first])
         for (first, last), segment in zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ]
+
+
+def sentence_numbers(text: str, encoding: Any, segment: int) -> list[int]:
+    """Return the number, from 1, of the sentence that each token of a segment is in; 0 for all other tokens."""
+    starts = [first for first, _ in sentence_spans(text)]
+    return [
+        max(bisect_right(starts, first), 1) if place == segment else 0
+        for (first, _), place in zip(encoding.offsets, encoding.sequence_ids, strict=True)
     ]

@@ -20,12 +20,12 @@ class KnownTask:
 
     target: str
     """Module and class of the task."""
-    ending: str
-    """How the class names of its models end in `transformers`."""
+    ending: str | None
+    """How the class names of its models end in `transformers`; None if a model does not tell."""
     trained: str
     """Name of the config of a trained model."""
-    fine_tuned: str
-    """Name of the config that fine-tunes an encoder."""
+    fine_tuned: str | None = None
+    """Name of the config that fine-tunes an encoder; None if there is none."""
 
 
 TEXT_TASKS: Mapping[str, KnownTask] = {
@@ -40,6 +40,16 @@ TEXT_TASKS: Mapping[str, KnownTask] = {
         "ForQuestionAnswering",
         "question-answering",
         "fine-tuned-question-answering",
+    ),
+    "token-classification": KnownTask(
+        "diffmask.tasks.token_classification:TokenClassification",
+        "ForTokenClassification",
+        "token-classification",
+        "fine-tuned-token-classification",
+    ),
+    "fill-mask": KnownTask("diffmask.tasks.masked_word:MaskedWord", "ForMaskedLM", "fill-mask"),
+    "sentence-similarity": KnownTask(
+        "diffmask.tasks.sentence_similarity:SentenceSimilarity", None, "sentence-similarity"
     ),
 }
 """Kinds of tasks by name."""
@@ -64,7 +74,7 @@ def recognise_task(model: str | Path, *, trust_remote_code: bool = False) -> str
     architectures = getattr(load_config(model, trust_remote_code=trust_remote_code), "architectures", None) or ()
     for architecture in architectures:
         for name, known in TEXT_TASKS.items():
-            if architecture.endswith(known.ending):
+            if known.ending is not None and architecture.endswith(known.ending):
                 return name
     return "text-classification"
 
@@ -77,4 +87,8 @@ def trained_config_class(task: str | None, model: str, *, trust_remote_code: boo
 
 def fine_tuned_config_class(task: str) -> Any:
     """Return the config class that fine-tunes an encoder for a task."""
-    return find("task", known_task(task).fine_tuned).load()
+    name = known_task(task).fine_tuned
+    if name is None:
+        can = [other for other, known in TEXT_TASKS.items() if known.fine_tuned]
+        raise ConfigError(f"models for '{task}' are not fine-tuned here; give --task {', '.join(can)}")
+    return find("task", name).load()

@@ -201,13 +201,17 @@ class FineTuningSource:
 
     def init_classifier(self, names: Sequence[str], problem_type: str | None, seed: int) -> Any:
         """Return the encoder with an untrained classifier; its configuration states this source."""
+        return self.init_labelled("AutoModelForSequenceClassification", names, seed, problem_type=problem_type)
+
+    def init_labelled(self, auto_class: str, names: Sequence[str], seed: int, **options: Any) -> Any:
+        """Return the encoder with an untrained head whose outputs have these names."""
         return self.init_model(
-            "AutoModelForSequenceClassification",
+            auto_class,
             seed,
             num_labels=len(names),
             id2label=dict(enumerate(names)),
             label2id={name: index for index, name in enumerate(names)},
-            problem_type=problem_type,
+            **options,
         )
 
     def init_model(self, auto_class: str, seed: int, **options: Any) -> Any:

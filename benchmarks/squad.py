@@ -1,0 +1,191 @@
+"""Masks of an extractive question answering model: what they erase, what the answer needs, and where it is found.
+
+    python benchmarks/squad.py --model QA --data squad:FOLDER [--fit 2000] [--texts 200] [--margins 1.0 0.1]
+
+Prints one JSON line per figure. Test questions are spread evenly over the test articles. Fits are seeded with 0;
+`--steps`, `--calibration` and `--sites` make them smaller on a busy machine.
+"""
+
+import argparse
+import json
+import time
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import diffmask as dm
+from diffmask.core.batch import Batch, iter_by_length
+from diffmask.core.distributions import agreement, concatenate, divergence, predicted_outcome
+from diffmask.core.explainer import ForwardTrace
+from diffmask.metrics.evidence import top_sentence_probability
+from diffmask.results.intervals import t_interval
+from diffmask.tasks.question_answering import ANSWERABLE, QuestionAnswering
+from diffmask.tasks.text.configs import QuestionAnsweringConfig
+from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE
+
+ROWS_AT_ONCE = 8
+
+
+def report(figure: str, **values: Any) -> None:
+    """Print one figure with its values."""
+    rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+    print(json.dumps({"figure": figure, **rounded}), flush=True)
+
+
+def load(arguments: argparse.Namespace) -> QuestionAnswering:
+    """Return the task with the asked number of training and test questions."""
+    config = QuestionAnsweringConfig(model=arguments.model, data=arguments.data, rows=arguments.fit)
+    data = config.dataset()
+    count = arguments.texts
+
+    def spread(rows: list[Any]) -> list[Any]:
+        return [rows[number * len(rows) // count] for number in range(min(count, len(rows)))]
+
+    splits: dict[str, Any] = {"train": data.train, "valid": spread(data.valid), "test": spread(data.test)}
+    return QuestionAnswering(arguments.model, **splits, encoding=config)
+
+
+def interval(values: Tensor) -> dict[str, float]:
+    """Return the mean and half the width of its 95 % interval."""
+    low, high = t_interval(values.tolist())
+    return {"mean": float(values.mean()), "half_width": (high - low) / 2}
+
+
+def mask_figures(task: QuestionAnswering, explainer: Any, margin: float, batch: Batch) -> None:
+    """Report what hard masks of every site erase, and what the answer is afterwards."""
+    site = explainer.sites[-1]
+    traces = [ForwardTrace.of(task, part) for _, part in iter_by_length(batch, ROWS_AT_ONCE)]
+    order = torch.cat([rows for rows, _ in iter_by_length(batch, ROWS_AT_ONCE)])
+    masks = {name: [explainer.hard_mask(trace, name) for trace in traces] for name in explainer.sites}
+    pairs = list(zip(traces, masks[site], strict=True))
+    masked = concatenate(*(explainer.predict_masked(trace, site, mask) for trace, mask in pairs))
+    original = concatenate(*(trace.answer for trace in traces))
+    erased = torch.cat([1 - share(mask.bool(), trace.rows.maskable) for trace, mask in pairs])
+    before, after = (f1_of(task, batch[order], answer) for answer in (original, masked))
+    nats = divergence(original, masked)
+    report(
+        "hard masks, inputs", margin=margin, n=len(batch), masked=float(erased.mean()), kl=float(nats.mean()),
+        agreement=float(agreement(original, masked).float().mean()), f1_before=before, f1_after=after,
+        texts_within_margin=float((nats <= margin).float().mean()),
+    )  # fmt: skip
+    for name in explainer.sites:
+        kept = list(zip(masks[name], traces, strict=True))
+        parts = {
+            "question": lambda rows: rows.maskable & (rows.token_inputs[ANSWERABLE] == 0),
+            "passage": lambda rows: rows.maskable & (rows.token_inputs[ANSWERABLE] > 0),
+        }
+        shares = {part: torch.cat([share(m.bool(), of(t.rows)) for m, t in kept]) for part, of in parts.items()}
+        shares["answer"] = torch.cat([share(m.bool(), answer_tokens(t)) for m, t in kept])
+        for part, values in shares.items():
+            report("kept", margin=margin, site=name, part=part, n=len(values), **interval(values))
+
+
+def share(kept: Tensor, among: Tensor) -> Tensor:
+    """Return the share of the given tokens that is kept, per row."""
+    return (kept & among).sum(dim=1) / among.sum(dim=1).clamp(min=1)
+
+
+def answer_tokens(trace: ForwardTrace) -> Tensor:
+    """Return the tokens of the predicted answer."""
+    first, last = predicted_outcome(trace.answer).T[..., None]
+    place = trace.rows.token_inputs[ANSWERABLE] - 1
+    return (place >= first) & (place <= last)
+
+
+def f1_of(task: QuestionAnswering, batch: Batch, answer: Any) -> float:
+    """Return the mean F1 of given answers."""
+    from diffmask.datasets.squad import answer_f1
+    from diffmask.tasks.question_answering import QUESTION
+
+    scores = []
+    for number, span in zip(batch.inputs[QUESTION].tolist(), task.spans(answer)[0].tolist(), strict=True):
+        example, encoding = task.questions.rows[number]
+        scores.append(answer_f1(task.answer_text(example, encoding, span), example.label.texts))
+    return sum(scores) / len(scores)
+
+
+def evidence_figures(task: QuestionAnswering, explainers: dict[str, Any], batch: Batch) -> None:
+    """Report how often the answer's sentence is ranked first, where the model is right."""
+    sentences = batch.token_inputs[SENTENCE] * batch.maskable
+    evidence = batch.token_inputs[EVIDENCE] > 0
+    known = evidence.any(dim=1) & ((sentences > 0) & ~evidence).any(dim=1)
+    known &= task.row_scores(batch) > 0.5
+    rows = batch[known]
+    for name, explainer in explainers.items():
+        start = time.process_time()
+        found = explainer(rows, rows_at_once=ROWS_AT_ONCE).scores
+        seconds = time.process_time() - start
+        first = top_sentence_probability(found, sentences[known], evidence[known])
+        report("answer sentence first", method=name, n=len(first), seconds=seconds, **interval(first))
+
+
+def verified_figures(task: QuestionAnswering, explainer: Any, margin: float, split: str, count: int) -> None:
+    """Report how many single explanations were measured to hold."""
+    examples = task.texts[split]
+    chosen = [examples[number * len(examples) // count] for number in range(count)]
+    found = task.explain_examples(explainer, chosen, verify=True)
+    sets = [one.verified for one in found if one.verified is not None]
+    words = sorted(len(one.words) for one in sets)
+    report(
+        "verified", margin=margin, n=count, hold=sum(bool(one) for one in sets) / count, median_words=words[count // 2],
+        share=sum(len(one.words) / max(1, len(one.kept)) for one in sets) / count,
+    )  # fmt: skip
+    found[0].show()
+
+
+def time_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None:
+    """Report the CPU time of explanations over that of bare forward passes, alternating between both."""
+    parts = [part for _, part in iter_by_length(batch, ROWS_AT_ONCE)]
+    spent = {"bare": 0.0, "explain": 0.0}
+    with torch.no_grad():
+        for part in parts[:1] + parts:
+            for name, run in (("bare", task.predict), ("explain", explainer)):
+                start = time.process_time()
+                run(part)
+                spent[name] += time.process_time() - start
+    report("time over a bare pass", n=len(batch), tokens=batch.tokens.shape[1], ratio=spent["explain"] / spent["bare"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--fit", type=int, default=2000, help="training questions of a fit")
+    parser.add_argument("--texts", type=int, default=200, help="test questions")
+    parser.add_argument("--verified", type=int, default=20)
+    parser.add_argument("--slow", type=int, default=60, help="test questions for slow methods")
+    parser.add_argument("--margins", type=float, nargs="+", default=[1.0, 0.1])
+    parser.add_argument("--steps", type=int, default=128)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--calibration", type=int, default=256)
+    parser.add_argument("--sites", nargs="*", default=[])
+    arguments = parser.parse_args()
+    task = load(arguments)
+    batch = task.data["test"]
+    exact, f1 = task.exact_match_and_f1(batch)
+    report("model", n=len(task.answers(batch)), exact_match=exact, f1=f1)
+    for margin in arguments.margins:
+        start, cpu = time.perf_counter(), time.process_time()
+        method = dm.SurrogateMask(
+            margin=margin, steps=arguments.steps, batch_size=arguments.batch_size, sites=tuple(arguments.sites),
+            calibration_rows=arguments.calibration,
+        )  # fmt: skip
+        explainer = method.fit(task)
+        report("fit", margin=margin, questions=len(task.data["train"]), steps=arguments.steps,
+               seconds=time.perf_counter() - start, cpu_seconds=time.process_time() - cpu)  # fmt: skip
+        mask_figures(task, explainer, margin, batch)
+        verified_figures(task, explainer, margin, "test", arguments.verified)
+    time_figures(task, explainer, batch)
+    others = {
+        "integrated-gradients": dm.IntegratedGradients(n_steps=10),
+        "attention": dm.Attention(),
+        "random": dm.Random(),
+    }
+    slow = batch.spread(arguments.slow)
+    evidence_figures(task, {"surrogate-mask": explainer}, batch)
+    evidence_figures(task, {name: method.fit(task) for name, method in others.items()}, slow)
+
+
+if __name__ == "__main__":
+    main()
