@@ -22,9 +22,10 @@ from diffmask.datasets.conll import (
     tag_spans,
     tagged_sentence,
 )
-from diffmask.datasets.tables import Example, Source, read_examples
+from diffmask.datasets.tables import Example, Source, read_examples, read_inputs
 from diffmask.errors import InputError, TaskError
-from diffmask.explanation.explanation import Explanation, Prediction
+from diffmask.explanation.collection import ExplanationList
+from diffmask.explanation.explanation import Prediction
 from diffmask.explanation.text_units import word_spans
 from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
@@ -251,24 +252,30 @@ class TokenClassification(TextTask):
         return Prediction(f"{text}: {kind}", float(best.values))
 
     def explain(
-        self, explainer: Any, inputs: Any = None, *, target: Any = None, verify: bool = True, **named: Any
+        self, explainer: Any, inputs: Any = None, target: Any = None, *, verify: bool = True, **named: Any
     ) -> Any:
         """Return the explanations of one sentence, one for each entity; of a list of sentences, a list of such lists.
 
-        A list of words is one sentence.
+        A sentence is a text or, wrapped in a list of sentences, a list of words.
         """
-        if isinstance(inputs, list) and inputs and all(isinstance(word, str) and " " not in word for word in inputs):
-            inputs = tagged_sentence(inputs)
-        return super().explain(explainer, inputs, target=target, verify=verify, **named)
+        if target is not None:
+            raise InputError("an entity is explained for its predicted type; leave target out")
+        if (inputs is None) == (not named):
+            raise InputError("give a sentence, a list of sentences, or text=...")
+        self._require_fields(named)
+        examples, single = read_inputs(named if inputs is None else inputs, self.to_example)
+        found = self.explain_examples(explainer, examples, verify=verify)
+        return found[0] if single else found
 
-    def explain_examples(self, explainer: Any, examples: Sequence[Example], *, verify: bool) -> Any:
+    def explain_examples(
+        self, explainer: Any, examples: Sequence[Example], *, verify: bool, targets: Sequence[Tensor] | None = None
+    ) -> Any:
         """Return a list of explanations for each sentence; all spans are explained together."""
         sentences = [cast(TaggedSentence, self.to_example(row)) for row in examples]
         spans = self.predicted_spans(sentences)
         rows = [replace_span(row, span) for row, found in zip(sentences, spans, strict=True) for span in found]
-        explained: list[Explanation] = list(super().explain_examples(explainer, rows, verify=verify))
-        remaining = iter(explained)
-        return [[next(remaining) for _ in found] for found in spans]
+        remaining = iter(super().explain_examples(explainer, rows, verify=verify))
+        return [ExplanationList([next(remaining) for _ in found]) for found in spans]
 
     def score(self, batch: Batch) -> float:
         """Return the accuracy of types over labelled spans; over whole sentences, the F1 of spans."""
