@@ -53,6 +53,7 @@ _HOMES = {
     "TextClassificationConfig": "tasks.text.configs",
     "FineTunedClassificationConfig": "tasks.text.configs",
     "TextGeneration": "tasks.generation.task",
+    "TextGenerationConfig": "tasks.generation.config",
     "PromptEncodingConfig": "tasks.generation.encoding",
     "ResponseExplanation": "explanation.response",
     "planted_facts": "datasets.planted_facts",

@@ -101,6 +101,11 @@ _TASKS = (
         "tasks.text.configs:SentenceSimilarityConfig",
         "a sentence encoder: the similarity of a text to another one",
     ),
+    (
+        "text-generation",
+        "tasks.generation.config:TextGenerationConfig",
+        "a decoder language model on prompts: which parts did its response need?",
+    ),
     ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
 )
 _METHODS = (
@@ -230,6 +235,16 @@ _METRICS = (
         "recursive-roar",
         "metrics.roar.metric:RecursiveRoar",
         "ROAR with importances recomputed at each step (Madsen 2022)",
+    ),
+    (
+        "linear-datamodelling",
+        "metrics.parts:LinearDatamodelling",
+        "do sums of scores rank random ablations of a prompt's parts? (Park 2023)",
+    ),
+    (
+        "part-erasure",
+        "metrics.parts:PartErasure",
+        "top-k drop, sufficiency and identical responses when parts of a prompt are erased",
     ),
     ("fidelity", "metrics.fidelity:Fidelity", "does the prediction survive the learned masks?"),
 )

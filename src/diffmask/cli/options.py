@@ -26,7 +26,8 @@ TaskName = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="text-classification, question-answering or token-classification; by default recognised from the model.",
+        help="text-classification, question-answering, token-classification or text-generation; by default recognised "
+        "from the model.",
     ),
 ]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -12,11 +12,14 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, delete_tokens, require_tokens
 from diffmask.core.capabilities import RowText
+from diffmask.core.config import digest_of
 from diffmask.core.distributions import TokenCategoricals, require_finite
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks, select_tokens
 from diffmask.core.task import Task
+from diffmask.core.units import unit_columns
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
+from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.generation.decoding import Ids, decode_greedily
 from diffmask.tasks.generation.encoding import (
     EVENT,
@@ -82,8 +85,7 @@ class TextGeneration(Task, RowText):
         """Prompt and response of each row by split."""
         for split, prompts in (("train", train), ("valid", valid), ("test", test)):
             if prompts is not None:
-                self.rows[split] = self.read(list(prompts))
-                self.data[split] = build_batch(self.rows[split], self.pad_token, self.device)
+                self.add_split(split, list(prompts))
 
     def _inspect(self, model: Any) -> dict[str, Site]:
         """Return the sites and remember the module that maps the last states to logits."""
@@ -94,6 +96,32 @@ class TextGeneration(Task, RowText):
             return model(input_ids=ids, use_cache=False).logits
 
         return find_sites(model, embedding, logits, getattr(model.config, "num_hidden_layers", None))
+
+    def add_split(self, split: str, prompts: Sequence[Any], answers: Sequence[str | None] | None = None) -> None:
+        """Add prompts as a split; where an answer is known, only those whose response contains it."""
+        rows = self.read(prompts)
+        if answers is not None:
+            rows = [
+                row
+                for row, answer in zip(rows, answers, strict=True)
+                if answer is None or answer.lower() in self.decode(row.response).lower()
+            ]
+            if not rows:
+                raise InputError(f"the model answers none of the {len(prompts)} prompts of '{split}'")
+        self.rows[split] = rows
+        self.data[split] = build_batch(rows, self.pad_token, self.device)
+
+    def subset(self, split: str, rows: Int[Tensor, " row"]) -> "TextGeneration":
+        """Return the task with only the given rows of a split."""
+        task = cast(TextGeneration, super().subset(split, rows))
+        if split in self.rows:
+            task.rows = {**self.rows, split: [self.rows[split][row] for row in rows.tolist()]}
+        return task
+
+    def fingerprint(self) -> str:
+        """Return a digest of the model and of the way parts are erased, on which every score depends."""
+        choices = self.encoding.erasing, self.encoding.replacement
+        return super().fingerprint() if choices[0] == "hide" else digest_of([super().fingerprint(), *choices])
 
     def read(self, prompts: Sequence[Any], span: tuple[int, int] | None = None) -> list[ResponseRow]:
         """Return prompts with their responses; those that come without one are answered by the model, greedily."""
@@ -300,10 +328,22 @@ class TextGeneration(Task, RowText):
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Return the tokens of each row."""
+        # A model may know more tokens than its tokenizer.
         return [
-            self.tokenizer.convert_ids_to_tokens(row[real].tolist())
+            [str(token) for token in self.tokenizer.convert_ids_to_tokens(row[real].tolist())]
             for row, real in zip(batch.tokens, batch.present, strict=True)
         ]
+
+    def read_row(self, split: str, row: int) -> ReadRow:
+        """Return the parts of a row's prompt and the columns of their tokens."""
+        if split not in self.rows:
+            return super().read_row(split, row)
+        prompt = self.rows[split][row].prompt
+        columns = unit_columns(self.data[split].token_inputs[PART][row : row + 1])[0]
+        ends = [0, *(part.span[1] for part in prompt.parts)]
+        starts = [*(part.span[0] for part in prompt.parts), len(prompt.text)]
+        gaps = tuple(prompt.text[end:start] for end, start in zip(ends, starts, strict=True))
+        return ReadRow(tuple(part.text for part in prompt.parts), gaps, tuple(map(tuple, columns)))
 
     def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
         """Return the text of each response."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from diffmask.errors import ConfigError, nearest
 from diffmask.registry import find
+from diffmask.tasks.generation.pretrained import PACKAGED_MODELS
 from diffmask.tasks.text.pretrained import load_config
 
 if TYPE_CHECKING:
@@ -81,8 +82,21 @@ def recognise_task(model: str | Path, *, trust_remote_code: bool = False) -> str
 
 def trained_config_class(task: str | None, model: str, *, trust_remote_code: bool = False) -> Any:
     """Return the config class of a trained model; without the name of its task, the task is recognised."""
+    if task == GENERATION or (task is None and _generates(model, trust_remote_code)):
+        return find("task", GENERATION).load()
     name = task or recognise_task(model, trust_remote_code=trust_remote_code)
     return find("task", known_task(name).trained).load()
+
+
+GENERATION = "text-generation"
+
+
+def _generates(model: str, trust_remote_code: bool) -> bool:
+    """Return whether a model is a language model, packaged or by its configuration."""
+    if model in PACKAGED_MODELS:
+        return True
+    architectures = getattr(load_config(model, trust_remote_code=trust_remote_code), "architectures", None) or ()
+    return any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in architectures)
 
 
 def fine_tuned_config_class(task: str) -> Any:
