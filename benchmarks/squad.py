@@ -169,7 +169,7 @@ def main() -> None:
         start, cpu = time.perf_counter(), time.process_time()
         method = dm.SurrogateMask(
             margin=margin, steps=arguments.steps, batch_size=arguments.batch_size, sites=tuple(arguments.sites),
-            calibration_rows=arguments.calibration,
+            calibration_rows=arguments.calibration, coverage=None,
         )  # fmt: skip
         explainer = method.fit(task)
         report("fit", margin=margin, questions=len(task.data["train"]), steps=arguments.steps,

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
@@ -18,6 +19,15 @@ prediction.
 
 | family | blocks | sites | padding |
 |---|---|---|---|
+"""
+HEADS = """
+## Other heads
+
+Whether the common families work with the other heads of an encoder: *yes*, the error, or – if `transformers` has no
+such head.
+
+| family | answers | tags | blanks | similarity |
+|---|---|---|---|---|
 """
 TAIL = """
 A family that is not listed either works or raises an error that names the missing part when the task is made.
@@ -43,13 +53,50 @@ def line(kind: str) -> str:
     return f"| {kind} | `{path}`{calls}{order} | {len(task.sites)} | {side} |\n"
 
 
+def heads_line(kind: str) -> str:
+    """One row of the table of heads."""
+    from diffmask.tasks.masked_word import MaskedWord
+    from diffmask.tasks.question_answering import QuestionAnswering
+    from diffmask.tasks.sentence_similarity import SentenceSimilarity
+    from diffmask.tasks.token_classification import TokenClassification, TokenEncodingConfig
+
+    pairs = [(("is it good ?", "the film is good"), "good")]
+    cells = [
+        head_cell(kind, QuestionAnswering, pairs),
+        head_cell(kind, TokenClassification, ["the film"], encoding=TokenEncodingConfig(unit="word")),
+        head_cell(kind, MaskedWord, ["the film is [MASK]"]),
+        head_cell(kind, SentenceSimilarity, [(("the film", "a movie"), None)]),
+    ]
+    return f"| {kind} | {' | '.join(cells)} |\n"
+
+
+def head_cell(kind: str, task_class: Any, rows: Any, **options: Any) -> str:
+    """Whether a family works with the head of a task."""
+    import transformers
+
+    from diffmask.errors import DiffMaskError
+    from support.tiny_models import tiny_model, word_pieces
+
+    try:
+        model = tiny_model(kind, 2, head=getattr(transformers, task_class.auto_class))
+    except ValueError:  # transformers knows no such head of the family
+        return "–"
+    try:
+        task = task_class(model, word_pieces(segments=kind == "bert"), train=rows, **options)
+        task.trace(task.data["train"])
+    except DiffMaskError as error:
+        return type(error).__name__
+    return "yes"
+
+
 def page() -> str:
     """The whole page."""
     from support.tiny_models import FAMILIES, FURTHER
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return HEAD + "".join(line(family.kind) for family in [*FAMILIES, *FURTHER]) + TAIL
+        families = "".join(line(family.kind) for family in [*FAMILIES, *FURTHER])
+        return HEAD + families + HEADS + "".join(heads_line(family.kind) for family in FAMILIES) + TAIL
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def test_a_row_is_a_predicted_entity_and_its_answer_a_type() -> None:
 def test_a_word_is_a_row_on_request_and_its_pieces_are_aligned() -> None:
     task = make([(["a", "highly", "enjoyable", "film"], ["O"] * 4)], unit="word")
     assert [row.nonzero().flatten().tolist() for row in task.data["test"].token_inputs[SPAN]] == [[1], [2], [4], [6]]
+    assert task.ground_truth(task.data["test"])[2].nonzero().flatten().tolist() == [4, 5], "all pieces of 'enjoyable'"
     task.model.eval()
     values = task.token_logits(task.data["test"][:1]).log_softmax(-1)[0, 4]
     kinds = torch.stack([values[0], values[1:3].logsumexp(0), values[3:].logsumexp(0)])

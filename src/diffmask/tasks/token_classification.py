@@ -27,7 +27,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Prediction
 from diffmask.explanation.text_units import word_spans
-from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, pad_rows
+from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncodingConfig, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.task import TextTask
 
@@ -74,7 +74,8 @@ class TokenClassification(TextTask):
     """Token classifier; every predicted entity of a sentence is a decision of its own.
 
     B- and I- tags of one type are merged. The answer of a row is a distribution over types: the renormalised mean of
-    log-probabilities over the first pieces of the entity's words.
+    log-probabilities over the first pieces of the entity's words. The entity's own words are its `ground_truth`, as
+    far as a name is known by itself: a metric of evidence then asks whether they are ranked first.
 
     Args:
         model: The model, or its folder or hub id.
@@ -176,12 +177,13 @@ class TokenClassification(TextTask):
     def add_inputs(
         self, batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]
     ) -> Batch:
-        """Mark the first pieces of the explained words, and of all words their gold tags."""
-        spans, tags = [], []
+        """Mark the first pieces of the explained words, all their pieces as evidence, and the gold tags of words."""
+        spans, tags, own = [], [], []
         for source, encoding in zip(sources, encodings, strict=True):
             row = cast(TaggedSentence, examples[source])
             marked, gold = [0] * len(encoding.ids), [0] * len(encoding.ids)
             span = row.span if isinstance(row, TagRow) else None
+            own.append(_own_tokens(row, span, encoding))
             for word, column in enumerate(first_pieces(row, encoding)):
                 if column is not None and span is not None and span.first <= word <= span.last:
                     marked[column] = 1
@@ -189,7 +191,7 @@ class TokenClassification(TextTask):
                     gold[column] = 1 + self._tag_index(row.label[word])
             spans.append(marked)
             tags.append(gold)
-        extra = {SPAN: pad_rows(spans, 0), TAGS: pad_rows(tags, 0)}
+        extra = {SPAN: pad_rows(spans, 0), TAGS: pad_rows(tags, 0), EVIDENCE: pad_rows(own, 0).float()}
         device = batch.tokens.device
         moved = {name: value.to(device) for name, value in extra.items()}
         return replace(batch, token_inputs={**batch.token_inputs, **moved})
@@ -331,6 +333,17 @@ class TokenClassification(TextTask):
 def replace_span(row: TaggedSentence, span: TagSpan | None) -> TagRow:
     """Return the sentence with the span that is explained."""
     return TagRow(row.text, None, row.label, row.words, span)
+
+
+def _own_tokens(row: TaggedSentence, span: TagSpan | None, encoding: Any) -> list[int]:
+    """Return 1 for every piece of the explained words."""
+    if span is None:
+        return [0] * len(encoding.ids)
+    start, end = row.words[span.first][0], row.words[span.last][1]
+    return [
+        int(segment == 0 and start <= first < end)
+        for (first, _), segment in zip(encoding.offsets, encoding.sequence_ids, strict=True)
+    ]
 
 
 def first_pieces(row: TaggedSentence, encoding: Any) -> list[int | None]:
