@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow lint docs toy sst roar-babi generation bench kills clean
+.PHONY: demo test test-slow fuzz mutants audit lint docs toy sst roar-babi roar-sst generation bench kills clean
 
 # Modules are compiled when they are imported: most never are.
 INSTALL := $(BIN)/pip install --quiet --no-compile
@@ -29,6 +29,13 @@ test: lint ## lint, types, tests
 
 test-slow: $(VENV)/installed ## the suites that take minutes
 	$(BIN)/pytest -m slow
+
+fuzz: $(VENV)/installed ## 1,000 command lines, 2,000 calls and 500 damaged files: no error but our own
+	PYTHONPATH=tests $(ONE_THREAD) $(BIN)/python -m fuzz --commands 1000 --calls 2000 --artefacts 500 --seed $(or $(SEED),0)
+
+audit: $(VENV)/installed ## known vulnerabilities of the pinned dependencies, where pip-audit and a network are available
+	$(BIN)/python -m pip_audit --version >/dev/null 2>&1 || $(INSTALL) pip-audit || (echo "pip-audit cannot be installed here" && exit 1)
+	$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .

@@ -78,7 +78,7 @@ def test_the_page_asks_nothing_of_the_network(folder: Path) -> None:
 def test_a_truncated_file_is_named(folder: Path, name: str) -> None:
     file = folder / f"{name}.json"
     file.write_text(file.read_text()[:-3])
-    with pytest.raises(InputError, match=rf"{name}\.json is not whole JSON"):
+    with pytest.raises(InputError, match=rf"{name}\.json is damaged: it is not whole JSON"):
         read_run(folder)
 
 

@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import diffmask as dm
-from diffmask.core.store import read_artefact, values_checksum
+from diffmask.core.store import values_checksum
 from diffmask.errors import DiffMaskError
-from diffmask.report.page import write_report
+from diffmask.report.page import write_page
 from fuzz.outcome import Failure, TooLongError, time_limit
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "explainer": lambda folder: dm.load_explainer(folder, "clf")("the film is good", verify=False).scores,
     "gradient": lambda folder: dm.load_explainer(folder, "clf")("the film is good", verify=False).scores,
-    "board": write_report,
-    "run": write_report,
+    "board": write_page,
+    "run": write_page,
     "clf": lambda folder: dm.TextClassification(folder).data,
     "resumed": lambda folder: dm.run_experiment(dm.Experiment.read("small.yaml"), folder),
 }
@@ -106,7 +106,8 @@ def damages() -> st.SearchStrategy[Damage]:
             st.sampled_from(VALUES),
         )
 
-    return st.sampled_from([*READERS, "explainer", "explainer", "gradient"]).flatmap(of)
+    often = ("explainer", "gradient", "board", "run", "clf")
+    return st.sampled_from([*READERS, *often, *often, "explainer"]).flatmap(of)
 
 
 def apply(damage: Damage, file: Path) -> None:
@@ -218,7 +219,7 @@ def _is_forged(damage: Damage) -> bool:
 
 
 def _names_path(message: str, damage: Damage) -> bool:
-    return any(part in message for part in (damage.file, damage.folder, Path(damage.file).name))
-
-
-__all__ = ["Damage", "damages", "read_artefact", "read_damaged"]
+    # A model whose weights are odd is refused for what it does, not for its files.
+    return damage.folder == "clf" or any(
+        part in message for part in (damage.file, damage.folder, Path(damage.file).name)
+    )

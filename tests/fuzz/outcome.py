@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS = 60
+SECONDS = 120
 """Longest time of one command or call."""
 
 

@@ -23,6 +23,7 @@ from diffmask.experiments.run import execute
 from diffmask.metrics.base import Metric
 from diffmask.report.page import write_page
 from diffmask.results.benchmark_result import BenchmarkResult
+from diffmask.results.records import require_path
 from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 
 SHARD_SIZE = 32
@@ -54,8 +55,8 @@ def benchmark(
     of other processes needs the task as a config, which its workers load again.
     """
     config = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=seeds, split=split, budget=budget)
-    if out is not None and not (isinstance(out, str | Path) and str(out) and "\0" not in str(out)):
-        raise ConfigError(f"benchmark: out is the path of a folder; found {out!r}")
+    if out is not None:
+        require_path(out)
     if isinstance(task, Task) and executor is not None and not executor.in_process:
         raise ConfigError(
             f"{type(executor).__name__} runs other processes, which cannot use a task in memory; give the task as a "

@@ -77,7 +77,9 @@ class BenchmarkConfig:
     ) -> "BenchmarkConfig":
         """Return a config from names; a random order is always one of the methods."""
         for name, given in (("methods", methods), ("metrics", metrics), ("seeds", choices.get("seeds", ()))):
-            if given is not None and (isinstance(given, str | Mapping) or not isinstance(given, Sequence)):
+            if (given is not None or name == "seeds") and (
+                isinstance(given, str | Mapping) or not isinstance(given, Sequence)
+            ):
                 raise ConfigError(f"benchmark: '{name}' is a list; found {given!r}")
         listed = [_parse_config("method", given) for given in (METHODS if methods is None else methods)]
         if not any(isinstance(method, Random) for method in listed):

@@ -138,11 +138,17 @@ def require_types(config: Config) -> None:
 
     for name, adapter in _field_types(cast(Any, type(config))).items():
         value = getattr(config, name)
+        if any(isinstance(number, float) and math.isnan(number) for number in _as_list(value)):
+            raise ConfigError(f"{config.name}: {name} must be a number; found {_short(value)}")
         try:
-            adapter.validate_python(_as_tuples(value), strict=True)
+            converted = adapter.validate_python(_as_tuples(value), strict=True)
         except ValidationError as error:
             problem = error.errors(include_input=False, include_context=False, include_url=False)[0]["msg"]
             raise ConfigError(f"{config.name}: {name}: {problem}; found {_short(value)}") from None
+        # Some objects, such as a tensor of one number, pass as a number but cannot be written to a file.
+        if not isinstance(value, type(converted) | int | list) or (type(value) is int and abs(value) >= 2**63):
+            kind = type(converted).__name__
+            raise ConfigError(f"{config.name}: {name}: Input should be a plain {kind}; found {_short(value)}")
 
 
 @cache
@@ -160,6 +166,10 @@ def _field_types(config: Any) -> dict[str, Any]:
         except PydanticUserError:  # a config that has its own rules
             adapters[field.name] = TypeAdapter(hints[field.name])
     return adapters
+
+
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _as_tuples(value: Any) -> Any:
@@ -184,7 +194,7 @@ def require_between(
         ConfigError: The value is NaN or out of bounds. The message names config, field, value and bounds.
     """
     value = getattr(config, field)
-    for number in value if isinstance(value, tuple | list) else (value,):
+    for number in _as_list(value):
         if number is None or ((low < number if open_low else low <= number) and number <= high):
             continue
         lower = f"above {low:g}" if open_low else f"at least {low:g}"

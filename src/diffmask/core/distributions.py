@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, kl_divergence
 from torch.nn.functional import softplus
 
-from diffmask.errors import NumericsError, TaskError
+from diffmask.errors import InputError, NumericsError, TaskError
 
 
 def _unregistered(answer: Distribution, function: str) -> str:
@@ -99,14 +99,27 @@ def _(answer: Bernoulli, outcome: Tensor) -> Tensor:
 
 @log_odds.register
 def _(answer: Categorical, outcome: Tensor) -> Tensor:
-    chosen = answer.logits.gather(-1, outcome.long()[..., None])
-    others = answer.logits.scatter(-1, outcome.long()[..., None], -torch.inf)
+    index = _class_index(outcome, answer.logits)
+    chosen = answer.logits.gather(-1, index)
+    others = answer.logits.scatter(-1, index, -torch.inf)
     return chosen.squeeze(-1) - others.logsumexp(dim=-1)
 
 
 @log_odds.register(Independent)
 def _(answer: Any, outcome: Tensor) -> Tensor:
     return log_odds(answer.base_dist, outcome).flatten(start_dim=1).sum(dim=1)
+
+
+def _class_index(outcome: Tensor, scores: Tensor) -> Tensor:
+    """Return the classes as an index of the last axis; a class that the model does not have is an InputError."""
+    index = outcome.long()[..., None]
+    classes = scores.shape[-1]
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < classes:
+        wrong = index[(index < 0) | (index >= classes)][0]
+        raise InputError(
+            f"class {int(wrong)} is asked for, but the model has {classes}: give one from 0 to {classes - 1}"
+        )
+    return index
 
 
 class UnnormalizedCategorical(Categorical):
@@ -133,7 +146,7 @@ def _(answer: Bernoulli, outcome: Tensor) -> Tensor:
 
 @logit.register
 def _(answer: UnnormalizedCategorical, outcome: Tensor) -> Tensor:
-    return answer.scores.gather(-1, outcome.long()[..., None]).squeeze(-1)
+    return answer.scores.gather(-1, _class_index(outcome, answer.scores)).squeeze(-1)
 
 
 Quantity = Literal["log-odds", "log-probability", "probability", "logit"]

@@ -130,6 +130,8 @@ class Explainer(nn.Module, ABC):
     ) -> tuple[list[Attribution], Int[Tensor, " row"]]:
         """Explain rows in order of length; also return the index that restores the order of the batch."""
         require_tokens(batch)
+        if type(rows_at_once) is not int or rows_at_once < 1:
+            raise InputError(f"rows_at_once is a whole number from 1; found {rows_at_once!r}")
         order = order_by_length(batch)
 
         def work(items: slice) -> Attribution:
@@ -212,10 +214,15 @@ class Explainer(nn.Module, ABC):
 
 def _outcome(batch: Batch, target: Shaped[Tensor, "row *event"] | int | None) -> Shaped[Tensor, "row *event"] | None:
     """Return one outcome per row, or None for the predicted ones."""
-    if isinstance(target, int):
+    if target is None:
+        return None
+    if type(target) is int and abs(target) < 2**31:
         return torch.full_like(batch.target, target)
-    if target is not None and len(target) != len(batch):
-        raise InputError(f"{len(target)} targets for {len(batch)} rows; give one per row, one class, or none")
+    if not isinstance(target, Tensor):
+        raise InputError(f"target is a class, a tensor with one outcome per row, or None; found {target!r:.100}")
+    if target.shape != batch.target.shape:
+        shape, expected = tuple(target.shape), tuple(batch.target.shape)
+        raise InputError(f"a target of shape {shape} for {len(batch)} rows of shape {expected}; give one per row")
     return target
 
 

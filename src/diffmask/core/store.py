@@ -157,7 +157,8 @@ def read_artefact(folder: Path, kind: str, digest: str | None = None) -> Artefac
             raise StoreError(f"{folder / 'tensors.safetensors'} is damaged: its checksum differs")
         if note["values_checksum"] != values_checksum(note["values"]):
             raise StoreError(f"{folder / 'artefact.json'} is damaged: the checksum of its values differs")
-        return Artefact(load_file(folder / "tensors.safetensors"), note["values"], note["digest"])
+        tensors = _Parts(load_file(folder / "tensors.safetensors"), folder)
+        return Artefact(tensors, _Parts(note["values"], folder), note["digest"])
     except StoreError:
         raise
     except FileNotFoundError as error:
@@ -168,6 +169,17 @@ def read_artefact(folder: Path, kind: str, digest: str | None = None) -> Artefac
         raise StoreError(f"{folder / 'artefact.json'} is damaged: JSON nested too deeply") from None
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
         raise StoreError(f"{folder} is not an artefact of this package: {error!r}") from None
+
+
+class _Parts(dict[str, Any]):
+    """Tensors or values of an artefact. A missing one is a StoreError that names the folder."""
+
+    def __init__(self, parts: Mapping[str, Any], folder: Path) -> None:
+        super().__init__(parts)
+        self.folder = folder
+
+    def __missing__(self, name: str) -> Any:
+        raise StoreError(f"{self.folder} is damaged: '{name}' is missing")
 
 
 def values_checksum(values: Any) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.errors import ExtraError, InputError, nearest
-from diffmask.results.formatting import format_number
+from diffmask.results.formatting import format_number, harmless_cells
 from diffmask.results.intervals import t_interval
 from diffmask.results.records import write_text
 
@@ -95,9 +95,9 @@ class Aggregate:
     def to_csv(self, path: str | Path) -> None:
         """Write the rows as a CSV file in full precision."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, self.HEADINGS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.to_dicts())
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.HEADINGS)
+        writer.writerows(harmless_cells(row.values()) for row in self.to_dicts())
         write_text(Path(path), text.getvalue())
 
     def show(self, count: int = 10) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from diffmask.report.figures import write_figure
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult
+from diffmask.results.formatting import harmless_cells
 from diffmask.results.records import write_text
 
 Cell = str | int | float
@@ -42,7 +43,7 @@ class ResultTable:
         """Write CSV in full precision, LaTeX and, if there are curves, a figure; return the files."""
         stem = folder / self.name
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.headings, *self.rows])
+        csv.writer(text, lineterminator="\n").writerows(map(harmless_cells, [self.headings, *self.rows]))
         files = [stem.with_suffix(".csv"), stem.with_suffix(".tex")]
         write_text(files[0], text.getvalue())
         write_text(files[1], booktabs_table(self.headings, self.cells()))
@@ -176,5 +177,5 @@ def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, fieldnames=list(lines[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(dict(zip(line, harmless_cells(line.values()), strict=True)) for line in lines)
     return stream.getvalue()

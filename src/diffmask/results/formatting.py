@@ -1,7 +1,8 @@
 """Numbers, intervals, durations and lists of names as text. All reports, verdicts and messages use these functions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 def format_number(value: int | float, digits: int = 3) -> str:
@@ -98,3 +99,15 @@ def lowercase_title(title: str) -> str:
     ('mass on evidence', "ROAR's RACU")
     """
     return title if title[:2].isupper() else title[:1].lower() + title[1:]
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def harmless_cells(cells: Iterable[Any]) -> list[Any]:
+    """Put an apostrophe before texts that a spreadsheet would run as a formula; numbers stay as they are.
+
+    >>> harmless_cells(["=SUM(A1)", -0.5, "good"])
+    ["'=SUM(A1)", -0.5, 'good']
+    """
+    return [f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell for cell in cells]

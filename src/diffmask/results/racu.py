@@ -35,7 +35,7 @@ def areas_between(
     *, measure: Sequence[float], random: Sequence[float], at: Sequence[float] | None = None
 ) -> CurveAreas:
     """Compute areas by the trapezoidal rule. `at` are the x positions, by default equidistant from 0 to 1."""
-    positions = [index / (len(random) - 1) for index in range(len(random))] if at is None else list(at)
+    positions = [index / max(len(random) - 1, 1) for index in range(len(random))] if at is None else list(at)
     if not len(measure) == len(random) == len(positions) >= 2:
         raise InputError(
             f"curves of {len(measure)} and {len(random)} points at {len(positions)} positions; give both curves at "

@@ -128,6 +128,17 @@ def naming_path(path: Path) -> Iterator[None]:
         raise StoreError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
 
 
+def require_path(path: Any) -> None:
+    """Raise a StoreError for a value that no file system accepts as a path, such as a name that is too long."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StoreError(f"{str(path)[:100]!r} is not a path that can be used: {reason}") from None
+
+
 WRITE_REMEDIES = {
     errno.ENOSPC: "free some space and start again: finished work is kept",
     errno.EDQUOT: "free some space and start again: finished work is kept",

@@ -16,7 +16,7 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, StoreError
-from diffmask.results.records import naming_path
+from diffmask.results.records import naming_path, require_path
 from diffmask.tasks.text.known_tasks import text_task_class
 from diffmask.tasks.text.pretrained import load_model
 from diffmask.tasks.text.task import TextTask
@@ -55,8 +55,9 @@ def save_explainer(explainer: Explainer, method: Method, folder: str | Path) -> 
 
 def _checked_path(folder: str | Path) -> Path:
     """Return the path of an explainer's folder; refuse one that no file system can hold, before any work."""
-    if not isinstance(folder, str | Path) or not Path(folder).name or "\0" in str(folder):
+    if not isinstance(folder, str | Path) or not Path(folder).name:
         raise StoreError(f"{folder!r} is not the path of a folder; give one such as 'explainer/'")
+    require_path(folder)
     return Path(folder)
 
 

@@ -77,6 +77,8 @@ class TextEncoder:
         """Tokenize texts and return, per row, the index of its text and its encoding."""
         if not examples:
             raise InputError("there are no texts")
+        for row, example in enumerate(examples):
+            require_encodable(example, row)
         pairs = [example.pair for example in examples]
         if any(pair is None for pair in pairs) != all(pair is None for pair in pairs):
             raise InputError("some rows are pairs and some are single texts; give one kind at a time")
@@ -155,6 +157,20 @@ class TextEncoder:
         """Token of a row for a text without tokens: the model needs at least one."""
         known = (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
         return next(token for token in known if token is not None)
+
+
+def require_encodable(example: Example, row: int) -> None:
+    """Refuse what no tokenizer accepts: other types than text, and halves of surrogate pairs."""
+    for text in (example.text, *([] if example.pair is None else [example.pair])):
+        if not isinstance(text, str):
+            raise InputError(f"row {row}: {type(text).__name__} is not a text; give a string")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"row {row}: the character at position {error.start} is half of a surrogate pair: the text was "
+                "decoded wrongly; remove it with text.encode('utf-8', 'ignore').decode()"
+            ) from None
 
 
 def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:

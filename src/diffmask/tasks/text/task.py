@@ -243,9 +243,20 @@ class TextTask(Task, RowText, Retrainable, ABC):
 
     def model_inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the arguments of the model, padded on its own side."""
+        self._require_vocabulary(batch)
         token_inputs = {name: value for name, value in batch.token_inputs.items() if name not in self.own_inputs}
         inputs = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **token_inputs}
         return {name: self.padding.to_model(value, batch.present) for name, value in inputs.items()}
+
+    def _require_vocabulary(self, batch: Batch) -> None:
+        """Refuse tokens that the model does not know and rows that it cannot hold, on which it could only crash."""
+        words, limit = len(token_embedding(self.model).weight), self.text_encoder.model_limit
+        if not 0 <= int(batch.tokens.min()) <= int(batch.tokens.max()) < words:
+            raise InputError(
+                f"the batch has tokens outside 0 to {words - 1}, which {type(self).__name__} does not know"
+            )
+        if limit is not None and batch.tokens.shape[1] > limit:
+            raise InputError(f"rows of {batch.tokens.shape[1]} tokens; the model reads at most {limit}")
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
