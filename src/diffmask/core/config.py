@@ -35,6 +35,7 @@ class Config:
         def checked(self: "Config") -> None:
             require_types(self)
             check(self)
+            _refuse_nan(self)
 
         checked.checks_types = True  # type: ignore[attr-defined]  # a mark on the function
         cls.__post_init__ = checked  # type: ignore[method-assign]
@@ -138,8 +139,6 @@ def require_types(config: Config) -> None:
 
     for name, adapter in _field_types(cast(Any, type(config))).items():
         value = getattr(config, name)
-        if any(isinstance(number, float) and math.isnan(number) for number in _as_list(value)):
-            raise ConfigError(f"{config.name}: {name} must be a number; found {_short(value)}")
         try:
             converted = adapter.validate_python(_as_tuples(value), strict=True)
         except ValidationError as error:
@@ -166,6 +165,14 @@ def _field_types(config: Any) -> dict[str, Any]:
         except PydanticUserError:  # a config that has its own rules
             adapters[field.name] = TypeAdapter(hints[field.name])
     return adapters
+
+
+def _refuse_nan(config: Config) -> None:
+    """Raise a ConfigError for NaN, which every comparison with bounds lets pass."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if any(isinstance(number, float) and math.isnan(number) for number in _as_list(value)):
+            raise ConfigError(f"{config.name}: {field.name} must be a number; found {_short(value)}")
 
 
 def _as_list(value: Any) -> Sequence[Any]:

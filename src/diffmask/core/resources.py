@@ -66,7 +66,7 @@ def metering(model: nn.Module, cost: Cost) -> Iterator[Cost]:
             yield cost
     finally:
         cost.seconds += time.perf_counter() - start
-        # The system's record is exact if this block raised it. It is never reset: it is the record of the user's process.
+        # The system's record is exact if this block raised it. It is never reset: it belongs to the user's process.
         highest = _memory("VmHWM")
         cost.peak_megabytes = max(cost.peak_megabytes, highest if highest > record else _memory("VmRSS"))
 
