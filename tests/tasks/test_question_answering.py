@@ -153,6 +153,8 @@ def test_a_long_passage_becomes_rows_whose_best_span_is_the_answer() -> None:
     best = task.prediction(answer, task.texts["train"][0], encoded.encodings)
     assert best.probability == pytest.approx(float(task.spans(answer)[1].max()))
     found = Gradient().fit(task)(question="is it good ?", context=long)
+    picture = "".join(piece for piece, _ in found.heatmap().sentence)
+    assert f"«{best.label}»" in picture, "the answer is marked in the picture"
     assert found.prediction == best and len(found.units) > 40 and found.verified
 
 

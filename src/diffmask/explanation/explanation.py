@@ -18,6 +18,7 @@ from diffmask.explanation.text_units import (
     Unit,
     clause_spans,
     group_tokens,
+    mark_span,
     max_over_tokens,
     sentence_spans,
     unit_gaps,
@@ -259,9 +260,14 @@ class Explanation:
             kept=main.kept,
             masked=tuple(check.masked_share for check in checks),
             divergences=tuple(check.divergence for check in checks),
-            gaps=unit_gaps(self.text, self.pair, self.units),
+            gaps=self._gaps(),
             legend=self._legend(),
         )
+
+    def _gaps(self) -> tuple[str, ...]:
+        """Return the text between the units; the words of a prediction that is part of the text are marked."""
+        gaps = unit_gaps(self.text, self.pair, self.units)
+        return gaps if self.prediction.span is None else mark_span(gaps, self.units, self.prediction.span)
 
     def show(self, threshold: float | None = None) -> None:
         """Print the coloured sentence and the heat map of words and layers; in a notebook, display them as HTML."""
@@ -311,6 +317,8 @@ class Explanation:
     def _legend(self) -> str:
         """Say what the columns, the numbers and the marks of the picture are."""
         marked = "Underlined or [bracketed] words are kept."
+        if self.prediction.span is not None:
+            marked += " «Quoted» words are the prediction."
         if self.by_layer is None:
             return f"score: by {self.method}, divided by the largest; below 0, the word speaks against. {marked}"
         numbers = "Numbers: how much a layer needs the word, 0 to 1; above .5 it is kept"

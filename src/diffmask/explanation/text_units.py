@@ -147,6 +147,27 @@ def unit_gaps(text: str, pair: str | None, units: Sequence[Unit]) -> tuple[str, 
     return (*gaps, rest)
 
 
+def mark_span(gaps: Sequence[str], units: Sequence[Unit], span: tuple[int, int, int]) -> tuple[str, ...]:
+    """Return the gaps with « before the first and » after the last unit inside a span (segment, start, end).
+
+    >>> units = [Unit("so", (0, 2), 0, (0,)), Unit("good", (3, 7), 0, (1,))]
+    >>> mark_span(("", " ", "!"), units, (0, 3, 7))
+    ('', ' «', '»!')
+    """
+    segment, start, end = span
+    inside = [
+        index
+        for index, unit in enumerate(units)
+        if unit.segment == segment and unit.span[0] < end and unit.span[1] > start
+    ]
+    if not inside:
+        return tuple(gaps)
+    marked = list(gaps)
+    marked[inside[0]] += "«"
+    marked[inside[-1] + 1] = f"»{marked[inside[-1] + 1]}"
+    return tuple(marked)
+
+
 def _merge_spans(spans: Iterable[Span]) -> list[Span]:
     """Sort spans and merge overlapping ones."""
     merged: list[Span] = []

@@ -14,6 +14,8 @@ class Prediction:
     """The class, the labels joined by ` + `, or the number."""
     probability: float | None
     """Probability of that label; None for a regression."""
+    span: tuple[int, int, int] | None = None
+    """Where the prediction is part of the text: the segment, and the first and last character; else None."""
 
     def __str__(self) -> str:
         return self.label if self.probability is None else f"{self.label} ({self.probability:.3f})"

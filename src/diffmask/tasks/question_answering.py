@@ -219,9 +219,9 @@ class QuestionAnswering(TextTask):
         """Return the words of the most probable span over the rows of a passage."""
         spans, probability = self.spans(answer)
         row = int(probability.argmax())
-        return Prediction(
-            self.answer_text(example, encodings[row], spans[row].tolist()) or "no answer", float(probability[row])
-        )
+        found = self.answer_span(encodings[row], spans[row].tolist())
+        text = "no answer" if found is None else (example.pair or "")[slice(*found)]
+        return Prediction(text, float(probability[row]), None if found is None else (1, *found))
 
     def answer_span(self, encoding: Any, span: Sequence[int]) -> tuple[int, int] | None:
         """Return the characters of the passage between two positions; None for no answer."""

@@ -250,8 +250,8 @@ class TokenClassification(TextTask):
         if span is None:
             return Prediction(kind, float(best.values))
         words = cast(TagRow, example).words
-        text = example.text[words[span.first][0] : words[span.last][1]]
-        return Prediction(f"{text}: {kind}", float(best.values))
+        start, end = words[span.first][0], words[span.last][1]
+        return Prediction(f"{example.text[start:end]}: {kind}", float(best.values), (0, start, end))
 
     def explain(
         self, explainer: Any, inputs: Any = None, target: Any = None, *, verify: bool = True, **named: Any
