@@ -42,6 +42,8 @@ class Task(ABC):
     pad_token: int = 0
     attention_masked: bool = False
     """Whether the model ignores a token with `present` False at any position, as an attention mask does."""
+    has_context: bool = False
+    """Whether rows have informative inputs that are never masked, such as the other candidates of an impression."""
     trained_with_masks: bool = False
     """Whether the model was trained on masked inputs, so that masked inputs are not out of distribution."""
 

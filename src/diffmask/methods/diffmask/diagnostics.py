@@ -64,7 +64,8 @@ class SiteDiagnosis:
     baseline_distance: float
     """Distance of the baseline from the mean state, in standard deviations of the states."""
     baseline_information: float
-    """KL(prediction for the baseline alone || average prediction), divided by that of real rows."""
+    """KL(prediction for the baseline alone || average prediction), divided by that of real rows; 0 if rows have
+    inputs that are never masked, from which a model predicts without any token."""
     swapped_divergence: float
     """Divergence of hard masks with the mean state as baseline; large if the baseline carries the prediction."""
 
@@ -253,6 +254,8 @@ def _distance(baseline: Float[Tensor, " width"], states: Float[Tensor, "token wi
 
 def _baseline_information(rows: _HeldOutRows, site: str) -> float:
     masked = rows.explainer.masked_site(site)
+    if rows.explainer.task.has_context:
+        return 0.0
     if masked not in rows.information:
         empty = rows.predict_masked(site, (torch.zeros(trace.rows.tokens.shape) for trace in rows.traces))
         usual = divergence(rows.answer, average(rows.answer)).mean().item()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,10 +17,35 @@ from diffmask.core.verification.masks import TextUnits, VerifiedMasks, select_ro
 from diffmask.errors import InputError
 from diffmask.explanation.explanation import Verification
 from diffmask.explanation.text_units import Unit
-from diffmask.explanation.verified_set import VerifiedSet
+from diffmask.explanation.verified_set import Prediction, VerifiedSet
+from diffmask.tasks.text.encoding import EncodedBatch
 
-if TYPE_CHECKING:
-    from diffmask.tasks.text.explain import TextRows
+
+@runtime_checkable
+class VerifiableText(Protocol):
+    """A text, or the titles of an impression, with the rows of a batch that it was encoded as."""
+
+    @property
+    def task(self) -> Any:
+        """The task, which turns logits into an answer."""
+
+    @property
+    def explainer(self) -> Explainer:
+        """The explainer whose scores order the units."""
+
+    @property
+    def encoded(self) -> EncodedBatch:
+        """The batch of all texts that are verified together."""
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of the batch."""
+
+    def units(self, units: Sequence[Unit]) -> TextUnits:
+        """Return the rows and columns of the tokens of each unit."""
+
+    def prediction(self, answer: Distribution) -> Prediction:
+        """Return the prediction, given the answers to the text's rows."""
 
 
 def main_layer(explainer: Explainer, attribution: Attribution) -> str | None:
@@ -32,7 +57,7 @@ def main_layer(explainer: Explainer, attribution: Attribution) -> str | None:
 
 
 def verify_texts(
-    texts: Sequence["TextRows"],
+    texts: Sequence[VerifiableText],
     units: Sequence[tuple[Unit, ...]],
     kind: str,
     logits: Float[Tensor, "row *feature"],
@@ -117,7 +142,7 @@ def _input_layers(
 class _NamedUnits:
     """The units of one text, to be written into verified sets."""
 
-    text: "TextRows"
+    text: VerifiableText
     rows: tuple[int, ...]
     """Rows of the verified batch."""
     units: tuple[Unit, ...]

@@ -1,0 +1,1 @@
+"""News recommender: NRMS, its training, and the task that explains its rankings."""
