@@ -33,6 +33,11 @@ def test_the_listing_names_what_there_is(kind: str, member: str) -> None:
     assert all(entry["summary"] for entry in listed)
 
 
+def test_the_listing_without_a_kind_lists_all() -> None:
+    shown = runner.invoke(app, ["list"]).output
+    assert all(word in shown for word in ("methods:", "tasks:", "metrics:", "leave-one-out", "toy", "fidelity"))
+
+
 def test_a_run_writes_its_files_and_the_report_can_be_made_again(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(yaml.safe_dump(SMALL))

@@ -1,5 +1,6 @@
 """From an encoder to a table of scores, on the command line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,15 @@ def test_a_classifier_is_trained_explained_and_its_table_scored(home: Path) -> N
     )
     assert "forecast: about" in compared and "No verdict" in compared and "gradient" in compared
     assert (home / "run" / "results.json").is_file()
+    quick = ["explain", "clf", "--text", "the film is bad", "--quiet"]
+    assert "score: by leave-one-out" in run(*quick)
+    assert "explained: 0" in run(*quick, "--target", "0") or "explained: 1" in run(*quick, "--target", "1")
+    assert "score: by gradient" in run(*quick, "--method", "gradient", "--device", "cpu")
+    run("explain", "clf", *table[:-1], "target.jsonl", "--target", "1", "--method", "gradient")
+    assert {json.loads(line)["target"] for line in (home / "target.jsonl").read_text().splitlines()} == {"1"}
+    words = run("aggregate", "target.jsonl", "--out", "words.csv")
+    assert "1 (72 texts)" in words and (home / "words.csv").is_file()
+    assert "share of a text's words" in run("aggregate", "scores.jsonl", "--by", "layer")
     fast = ["--method", "amortised", "--teacher", "leave-one-out", "--teacher", "gradient", "--budget", "16 texts"]
     run("fit", "--model", "clf", "--data", "reviews.csv", "--out", "fast", *fast, "width=8", "held_out=8", *columns)
     assert "film" in run("explain", "fast", "--text", "the film is good")

@@ -23,9 +23,9 @@ from diffmask.benchmarking.config import BenchmarkConfig
 from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
+from diffmask.core.progress import progress_bar
 from diffmask.core.store import Store
 from diffmask.core.task import Task
-from diffmask.core.training import progress_bar
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.experiments.result_builder import short_names

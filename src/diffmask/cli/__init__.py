@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from diffmask import __version__
-from diffmask.cli import benchmark, demo, explain, fit, needs, report, roar, run, train
+from diffmask.cli import aggregate, benchmark, demo, explain, fit, needs, report, roar, run, train
 from diffmask.cli import report as listing
 from diffmask.cli import roar as analyse
 from diffmask.errors import DiffMaskError
@@ -15,7 +15,7 @@ app = typer.Typer(
     name="diffmask",
     help="Explain NLP models, and measure which explanations can be believed.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -24,6 +24,7 @@ app.command("demo")(demo.demo)
 app.command("train")(train.train)
 app.command("fit")(fit.fit)
 app.command("explain")(explain.explain)
+app.command("aggregate")(aggregate.aggregate)
 app.command("needs")(needs.needs)
 app.command("benchmark")(benchmark.benchmark)
 app.command("run")(run.run)
@@ -77,8 +78,10 @@ def main() -> None:
         _exit(f"this command needs {error.name}: pip install 'diffmask[{extra}]'")
     except (DiffMaskError, OSError) as error:
         _exit(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        _exit("stopped; start the same command again to go on from what is finished", code=130)
 
 
-def _exit(message: str) -> NoReturn:
+def _exit(message: str, code: int = 2) -> NoReturn:
     print(f"diffmask: {message}", file=sys.stderr)
-    raise SystemExit(2)
+    raise SystemExit(code)

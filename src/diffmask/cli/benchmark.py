@@ -10,8 +10,14 @@ import typer
 from diffmask.cli import options
 from diffmask.cli.options import overrides
 
+DEFAULT_METHODS = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out"
 Methods = Annotated[
-    str, typer.Option(help="Names from `diffmask list methods`, separated by commas; 'random' is always added.")
+    str,
+    typer.Option(
+        help="Names from `diffmask list methods`, separated by commas; 'random' is always added. Default: "
+        f"{DEFAULT_METHODS.replace(',', ', ')}.",
+        show_default=False,
+    ),
 ]
 Metrics = Annotated[str, typer.Option(help="Names from `diffmask list metrics`, separated by commas.")]
 Texts = Annotated[int, typer.Option(min=1, help="Number of held-out texts to explain; a verdict needs at least 30.")]
@@ -32,7 +38,7 @@ Overrides = Annotated[
 def benchmark(
     model: options.Model,
     data: options.Data,
-    methods: Methods = "random,gradient,input-x-gradient,integrated-gradients,leave-one-out",
+    methods: Methods = DEFAULT_METHODS,
     metrics: Metrics = "comprehensiveness",
     texts: Texts = 200,
     seeds: Seeds = "0",

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffmask.cli.options import Force, TrustRemoteCode, configure_logging
+from diffmask.cli.options import (
+    Device,
+    Force,
+    Quiet,
+    TrustRemoteCode,
+    configure_logging,
+)
 
 if TYPE_CHECKING:
     from diffmask.core.task import Task
@@ -13,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def explain(
-    explainer: Annotated[str, typer.Argument(help="Folder that `diffmask fit` wrote, or a hub id.")],
+    explainer: Annotated[
+        str, typer.Argument(help="Folder that `diffmask fit` wrote, its hub id, or the folder of a model.")
+    ],
     text: Annotated[list[str] | None, typer.Option(help="Text to explain; may be given several times.")] = None,
     question: Annotated[str | None, typer.Option(help="Question to explain, with its --context.")] = None,
     context: Annotated[str | None, typer.Option(help="Passage that the question is about.")] = None,
@@ -23,6 +31,13 @@ def explain(
     ] = None,
     pair_column: Annotated[str | None, typer.Option(help="Column of the second texts of pairs.")] = None,
     out: Annotated[Path, typer.Option(help="Table of scores to write, .parquet or .jsonl.")] = Path("scores.parquet"),
+    method: Annotated[
+        str | None,
+        typer.Option(help="Method for the folder of a model, which needs no fit; by default leave-one-out."),
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Class to explain, by name or index; by default the predicted one.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="Path of the classifier, if it has moved since the explainer was fitted.")
     ] = None,
@@ -30,6 +45,8 @@ def explain(
         bool, typer.Option(help="Verify every row of the table on the model, with several masked copies per text.")
     ] = False,
     force: Force = False,
+    device: Device = None,
+    quiet: Quiet = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Explain texts. A table is explained in shards, so that a killed run resumes when it is started again.
@@ -41,10 +58,13 @@ def explain(
 
     Example: diffmask explain qa-explainer/ --question "Who wrote Emma?" --context "Emma is a novel by Jane Austen."
 
+    Example: diffmask explain clf/ --method integrated-gradients --target negative --text "A dull movie."
+
     Example: diffmask explain explainer/ --data reviews.csv --text-column text --out scores.parquet
     """
     from diffmask.errors import InputError
     from diffmask.workspace.persistence import load_explainer
+    from diffmask.workspace.quick import is_model_folder, move_explainer, quick_explainer
     from diffmask.workspace.sharding import explain_table, require_output
 
     if not text and data is None and question is None and context is None:
@@ -53,16 +73,21 @@ def explain(
         require_output(out, force)
         if not data.is_file():
             raise InputError(f"--data {data}: there is no such file")
-    configure_logging(quiet=True)
-    loaded = load_explainer(explainer, model, trust_remote_code=trust_remote_code)
+    configure_logging(quiet)
+    if method is not None or is_model_folder(explainer):
+        loaded = quick_explainer(explainer, method, trust_remote_code=trust_remote_code)
+    else:
+        loaded = load_explainer(explainer, model, trust_remote_code=trust_remote_code)
+    if device is not None:
+        loaded = move_explainer(loaded, device)
     for sentence in text or []:
-        loaded(sentence).show()
+        loaded(sentence, target=target).show()
     if question is not None or context is not None:
         asked = {"question": question, "context": context}
         loaded(**{name: value for name, value in asked.items() if value is not None}).show()
     if data is not None:
         columns = _columns(loaded.task, text_column, pair_column)
-        rows = explain_table(loaded, data, out, columns, verify=verify, force=force)
+        rows = explain_table(loaded, data, out, columns, verify=verify, force=force, target=target)
         print(f"scores of {rows} texts: {out}")
 
 

@@ -8,11 +8,14 @@ import typer
 
 from diffmask.cli.options import (
     Data,
+    Device,
     Force,
     Model,
+    Quiet,
     Seed,
     TaskName,
     TrustRemoteCode,
+    Verbose,
     configure_logging,
     overrides,
     require_folder,
@@ -33,11 +36,15 @@ def fit(
         typer.Option(help="amortised: method to imitate; give it several times to imitate the mean."),
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="amortised: limit of the training, such as '5min' or '3000 texts'.")
+        str | None,
+        typer.Option(help="surrogate-mask, amortised: limit of the fit, such as '1min' or '3000 texts'."),
     ] = None,
     task: TaskName = None,
     seed: Seed = 0,
     force: Force = False,
+    device: Device = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     trust_remote_code: TrustRemoteCode = False,
     choices: Annotated[
         list[str] | None, overrides("Options of the method or of the task, such as steps=500, max_tokens=128.")
@@ -53,7 +60,7 @@ def fit(
     from diffmask.tasks.text.known_tasks import trained_config_class
 
     require_folder(out, ["artefact.json"], force)
-    configure_logging(quiet=False)
+    configure_logging(quiet, verbose)
     given = parse_overrides(choices or [])
     kind = trained_config_class(task, model, trust_remote_code=trust_remote_code)
     names = {field.name for field in fields(kind)} & set(given)
@@ -64,6 +71,8 @@ def fit(
     config = parse("method", {"name": method, **method_options, **given}, "fit")
     task_config = kind.from_dict({"model": model, "data": data, **task_options}, "fit")
     loaded = replace(task_config, trust_remote_code=trust_remote_code).load(seed)
+    if device is not None:
+        loaded.to(device)
     explainer = config.fit(loaded, seed)
     explainer.save_pretrained(out)
     print(f"explainer: {out}")

@@ -32,6 +32,8 @@ TaskName = Annotated[
 ]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print debug messages of the package too.")]
+Device = Annotated[str | None, typer.Option(help="Device of the model, such as cuda; by default the CPU.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a finished output, or start an unfinished one again.")]
 TrustRemoteCode = Annotated[
     bool,
@@ -77,11 +79,13 @@ def progress_view(quiet: bool) -> "ProgressView":
     return view
 
 
-def configure_logging(quiet: bool) -> None:
+def configure_logging(quiet: bool, verbose: bool = False) -> None:
     """Log progress as plain lines to standard error; print warnings without their source code."""
     handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING if quiet else logging.INFO)
+    handler.setLevel(logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO)
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    if verbose:
+        logging.getLogger("diffmask").setLevel(logging.DEBUG)
     warnings.formatwarning = lambda message, category, *_: f"{category.__name__}: {message}\n"
 
 

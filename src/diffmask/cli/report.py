@@ -19,20 +19,27 @@ class Kind(StrEnum):
 
 
 def listing(
-    kind: Annotated[Kind, typer.Argument(help="Kind to list.")],
+    kind: Annotated[Kind | None, typer.Argument(help="Kind to list; without it, all kinds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List methods, tasks or metrics.
+    """List methods, tasks and metrics.
 
     Example: diffmask list methods --json
     """
-    found = entries(kind.value.removesuffix("s"))
+    kinds = list(Kind) if kind is None else [kind]
+    found = {each: entries(each.value.removesuffix("s")) for each in kinds}
     if as_json:
-        print(json.dumps([{"name": entry.name, "summary": entry.summary} for entry in found], indent=1))
+        listed = {
+            each.value: [{"name": entry.name, "summary": entry.summary} for entry in found[each]] for each in kinds
+        }
+        print(json.dumps(listed if kind is None else listed[kind.value], indent=1))
         return
-    width = max(len(entry.name) for entry in found)
-    for entry in found:
-        print(f"{entry.name:<{width}}  {entry.summary}")
+    width = max(len(entry.name) for each in kinds for entry in found[each])
+    for each in kinds:
+        if kind is None:
+            print(f"{each.value}:")
+        for entry in found[each]:
+            print(f"{entry.name:<{width}}  {entry.summary}")
 
 
 def report(

@@ -97,6 +97,9 @@ def roar(
         absolute=not signed,
     )
     step = RoarStep(roar_workspace(task, data, choices, seed, out), method, protocol, k)
+    unit = "tokens" if roar_strategy is Strategy.COUNT else "percent of the tokens"
+    masking = f"with the {k} {unit} masked that {method.label} finds most important" if k else "with nothing masked"
+    print(f"Training a BiLSTM on {task}, seed {seed}, {masking}; finished models in {out} are used again.", flush=True)
     found = step.score()
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")
 

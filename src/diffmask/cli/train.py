@@ -6,7 +6,17 @@ from typing import Annotated
 
 import typer
 
-from diffmask.cli.options import Data, Force, Seed, TrustRemoteCode, configure_logging, overrides, require_folder
+from diffmask.cli.options import (
+    Data,
+    Force,
+    Quiet,
+    Seed,
+    TrustRemoteCode,
+    Verbose,
+    configure_logging,
+    overrides,
+    require_folder,
+)
 
 
 def train(
@@ -18,6 +28,8 @@ def train(
     ] = "text-classification",
     seed: Seed = 0,
     force: Force = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
     trust_remote_code: TrustRemoteCode = False,
     choices: Annotated[
         list[str] | None,
@@ -35,7 +47,7 @@ def train(
 
     kind = fine_tuned_config_class(task)
     require_folder(out, ["config.json"], force)
-    configure_logging(quiet=False)
+    configure_logging(quiet, verbose)
     config = kind.from_dict({"model": model, "data": data, **parse_overrides(choices or [])}, "train")
     config = replace(config, trust_remote_code=trust_remote_code)
     trained = config.build(seed)

@@ -21,9 +21,9 @@ from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, explained_ou
 from diffmask.core.config import Config
 from diffmask.core.distributions import coarsen, logits
 from diffmask.core.hooks import exclusive
+from diffmask.core.progress import keep_if_interrupted, progress_bar
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
-from diffmask.core.training import progress_bar
 from diffmask.errors import InputError, TaskError
 
 DEFAULT_MARGIN = 0.1
@@ -251,9 +251,13 @@ class Method(Config, ABC):
     def train(self, explainer: Any, task: Task, seed: int) -> None:
         """Train the explainer on the task's training rows; methods without parameters do nothing."""
 
-    def fit(self, task: Task, seed: int = 0) -> Explainer:
-        """Return a fitted explainer. The same seed gives the same explainer, bit for bit."""
-        with exclusive(task.model):
+    def fit(self, task: Task, seed: int = 0, *, keep_interrupted: bool = True) -> Explainer:
+        """Return a fitted explainer. The same seed gives the same explainer, bit for bit.
+
+        Ctrl-C ends the training of a method that learns, and keeps what it has learned, unless `keep_interrupted` is
+        False.
+        """
+        with keep_if_interrupted(keep_interrupted), exclusive(task.model):
             explainer = self.build(task, seed)
             self.train_metered(explainer, task, seed)
         return explainer

@@ -1,21 +1,18 @@
-"""Parts of every training loop: seeds, minibatches, padding-independent noise, a learning rate schedule, progress."""
+"""Parts of every training loop: seeds, minibatches, padding-independent noise and a learning rate schedule."""
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from tqdm import tqdm
 
 from diffmask.core.batch import Batch
+from diffmask.core.progress import progress_bar as progress_bar  # training loops import it from either module
 from diffmask.errors import InputError
-
-Item = TypeVar("Item")
 
 _GLOBAL_GENERATOR = RLock()
 
@@ -95,8 +92,3 @@ def infinite_minibatches(data: Batch, size: int, source: torch.Generator, pool: 
     """Yield minibatches, epoch after epoch."""
     while True:
         yield from minibatches(data, size, source, pool)
-
-
-def progress_bar(items: Iterable[Item], label: str, total: int | None = None) -> "tqdm[Item]":
-    """Wrap the items in a progress bar, which is shown only on a terminal."""
-    return tqdm(items, desc=label, total=total, disable=None, leave=False, dynamic_ncols=True)

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from diffmask.core.batch import Batch, iter_by_length
 from diffmask.core.explainer import Explainer, Method
+from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
-from diffmask.core.training import generator, progress_bar
+from diffmask.core.training import generator
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer
 from diffmask.methods.amortised.objectives import teacher_store

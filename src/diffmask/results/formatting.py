@@ -78,7 +78,7 @@ def format_duration(seconds: int | float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def _two_digits(value: float) -> str:
+def _two_digits(value: int | float) -> str:
     """Return two significant digits, never in exponential notation: 99.8 is 100, not 1e+02."""
     return f"{value:.0f}" if value >= 9.95 else f"{value:.2g}"
 

@@ -14,8 +14,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from diffmask.core.batch import Batch
 from diffmask.core.capabilities import Retrainable, RowText
 from diffmask.core.hooks import Site
+from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task, TaskConfig
-from diffmask.core.training import generator, minibatches, progress_bar, seeded, single_threaded
+from diffmask.core.training import generator, minibatches, seeded, single_threaded
 from diffmask.datasets import toy
 
 

@@ -1,14 +1,17 @@
 """One call from a model and a text to a verified explanation, without training data."""
 
+from pathlib import Path
 from typing import Any
 
 from diffmask.core.config import parse
-from diffmask.core.explainer import Method
+from diffmask.core.explainer import Explainer, Method
 from diffmask.datasets.tables import Example, read_inputs
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import word_spans
-from diffmask.tasks.classification import TextClassification
+from diffmask.tasks.text.known_tasks import TEXT_TASKS, recognise_task, text_task_class
+from diffmask.tasks.text.pretrained import load_model
 from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.unwrap import unwrap
 
 SHORT_TEXT = 100
 """Longest text, in words, that is explained by leaving out one token at a time unless a method is chosen."""
@@ -40,15 +43,57 @@ def explain(
         tokenizer: The tokenizer, if `model` is a model alone.
         options: Options of a method that is given by name, such as `baseline="pad"` or `n_steps=20`.
     """
-    task = model if isinstance(model, TextTask) else TextClassification(model, tokenizer)
+    task = _task_of(model, tokenizer)
     examples, single = read_inputs(inputs, task.to_example)
     config = _method(examples, method, options)
+    _require_no_fit(config, task)
+    return config.fit(task)(examples[0] if single else examples, target=target, verify=verify)
+
+
+def is_model_folder(name: str) -> bool:
+    """Return whether a path is the folder of a model of `transformers`, rather than of a saved explainer."""
+    return (Path(name) / "config.json").is_file() and not (Path(name) / "artefact.json").is_file()
+
+
+def quick_explainer(model: str, method: str | None = None, *, trust_remote_code: bool = False) -> Explainer:
+    """Return an explainer that needs no training data for a model's folder or hub id; by default leave-one-out."""
+    task_class = text_task_class(recognise_task(model, trust_remote_code=trust_remote_code))
+    loaded = load_model(
+        task_class.auto_class, model, wanted_by=task_class.__name__, trust_remote_code=trust_remote_code
+    )
+    config = parse("method", method or "leave-one-out", "explain")
+    _require_no_fit(config, task := task_class(*loaded))
+    return config.fit(task)
+
+
+def move_explainer(explainer: Explainer, device: str) -> Explainer:
+    """Move an explainer of texts, its model and its data to a device."""
+    if not isinstance(explainer.task, TextTask):
+        raise InputError(f"{type(explainer.task).__name__} stays on its device; leave device out")
+    explainer.task.to(device)
+    return explainer.to(device)
+
+
+def _task_of(model: Any, tokenizer: Any) -> TextTask:
+    """Return the task of a model, recognised by its head."""
+    if isinstance(model, TextTask):
+        return model
+    inner, found = unwrap(model, tokenizer)
+    if isinstance(inner, str | Path):
+        return text_task_class(recognise_task(inner))(inner, found)
+    base = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+    name = next(
+        (name for name, kind in TEXT_TASKS.items() if kind.ending and type(base).__name__.endswith(kind.ending)), None
+    )
+    return text_task_class(name or "text-classification")(inner, found)
+
+
+def _require_no_fit(config: Method, task: TextTask) -> None:
     if type(config).train is not Method.train and "train" not in task.data:
         raise InputError(
-            f"{config.label} learns from texts: {type(config).__name__}(...).fit(TextClassification(model, "
+            f"{config.label} learns from texts: {type(config).__name__}(...).fit({type(task).__name__}(model, "
             "train=texts)); methods that need none are leave-one-out, greedy-search, gradient and integrated-gradients"
         )
-    return config.fit(task)(examples[0] if single else examples, target=target, verify=verify)
 
 
 def _method(examples: list[Example], method: str | Method | None, options: dict[str, Any]) -> Method:

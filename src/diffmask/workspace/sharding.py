@@ -25,9 +25,9 @@ from diffmask.core.batch import Attribution, Batch, order_by_length
 from diffmask.core.config import digest_of
 from diffmask.core.explainer import Explainer
 from diffmask.core.lock import locked
+from diffmask.core.progress import progress_bar
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read_artefact
-from diffmask.core.training import progress_bar
 from diffmask.datasets.squad import is_squad_file, read_squad
 from diffmask.datasets.tables import Columns, Example, read_examples
 from diffmask.errors import ExtraError, InputError, nearest
@@ -108,6 +108,7 @@ def explain_table(
     *,
     verify: bool = False,
     force: bool = False,
+    target: Any = None,
 ) -> int:
     """Write the scores of every row of a table to `out` and return the number of rows.
 
@@ -122,12 +123,14 @@ def explain_table(
         # Every row is read once before any work: a table that cannot be read is refused here.
         rows = sum(1 for _ in _examples(table, columns))
         folder = out.with_name(f"{out.name}.parts")
-        identity = {**_identity(explainer, table, columns, shard_size), "verification": verify}
+        identity = {**_identity(explainer, table, columns, shard_size), "verification": verify, "target": target}
         job = _start(folder, identity, force)
         shards = Shards(Store(folder), job, shard_size)
         count = 0
-        for rows_of_shard in progress_bar(_split(_examples(table, columns), shard_size), "explain shards"):
-            make = partial(_table_artefact, explainer, rows_of_shard, count * shard_size, out.suffix, verify)
+        parts = _split(_examples(table, columns), shard_size)
+        for rows_of_shard in progress_bar(parts, "explain shards", -(-rows // shard_size)):
+            first = count * shard_size
+            make = partial(_table_artefact, explainer, rows_of_shard, first, out.suffix, verify, target)
             shards.get_or_make(count, make)
             count += 1
         _merge((shards.read(number) for number in range(count)), out, verify)
@@ -212,13 +215,15 @@ def require_output(out: Path, force: bool) -> None:
 
 
 def explain_rows(
-    explainer: Explainer, rows: tuple[Example, ...], first: int = 0, *, verify: bool = False
+    explainer: Explainer, rows: tuple[Example, ...], first: int = 0, *, verify: bool = False, target: Any = None
 ) -> list[dict[str, Any]]:
     """Return the columns of some rows of a table; `first` is the number of the first row."""
     task = explainer.task
     if not isinstance(task, TextTask):
         raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a task on texts")
-    explanations: list[Any] = task.explain_examples(explainer, [task.to_example(row) for row in rows], verify=verify)
+    examples = [task.to_example(row) for row in rows]
+    targets = None if target is None else [task.outcome_of(target)] * len(rows)
+    explanations: list[Any] = task.explain_examples(explainer, examples, verify=verify, targets=targets)
     return [
         _columns(first + number, row, explanation)
         for number, (row, found) in enumerate(zip(rows, explanations, strict=True))
@@ -236,6 +241,7 @@ def _columns(number: int, example: Example, explanation: Explanation) -> dict[st
         "label": None if example.label is None else str(example.label),
         "prediction": explanation.prediction.label,
         "probability": explanation.prediction.probability,
+        "target": None if explanation.target is None else explanation.target.label,
         "words": list(explanation.words),
         "segments": [unit.segment for unit in explanation.units],
         "starts": [unit.span[0] for unit in explanation.units],
@@ -258,9 +264,11 @@ def _verified_columns(verified: VerifiedSet | None) -> dict[str, Any]:
     }
 
 
-def _table_artefact(explainer: Explainer, rows: tuple[Example, ...], first: int, suffix: str, verify: bool) -> Artefact:
+def _table_artefact(
+    explainer: Explainer, rows: tuple[Example, ...], first: int, suffix: str, verify: bool, target: Any
+) -> Artefact:
     """Return a shard's file as an artefact: its bytes are one tensor, which the store verifies by its checksum."""
-    columns = explain_rows(explainer, rows, first, verify=verify)
+    columns = explain_rows(explainer, rows, first, verify=verify, target=target)
     if suffix == ".jsonl":
         content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in columns).encode()
     else:
@@ -303,6 +311,7 @@ def schema(verify: bool = False) -> Any:
             "label": arrow.string(),
             "prediction": arrow.string(),
             "probability": arrow.float32(),
+            "target": arrow.string(),
             "words": arrow.list_(arrow.string()),
             "segments": arrow.list_(arrow.int8()),
             "starts": arrow.list_(arrow.int32()),

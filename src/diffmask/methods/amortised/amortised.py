@@ -130,14 +130,16 @@ class Amortised(Method):
         masked = query_by_length(additive, held_out, self.batch_size)
         if self.teacher is None:
             training: AmortisedTraining[AttributionNetwork, Any] = AmortisedTraining(
-                explainer.network, additive, self._schedule(), masked, source, start
+                explainer.network, additive, self._schedule(), masked, source, start, f"fit {self.label}"
             )
             training.run(infinite_minibatches(rows, self.batch_size, source, pool=16))
         else:
             teachers = TeacherEnsemble(self.teachers(), task, teacher_store())
             distillation = DistillationObjective(task, explainer.network.sites, teachers)
             scored = query_by_length(distillation, held_out, self.batch_size)
-            training = AmortisedTraining(explainer.network, distillation, self._schedule(), scored, source, start)
+            training = AmortisedTraining(
+                explainer.network, distillation, self._schedule(), scored, source, start, f"fit {self.label}"
+            )
             # The same texts in the same batches for every seed, so that stored teacher scores are found again.
             training.run(infinite_minibatches(rows, self.batch_size, generator(0, "teacher"), pool=16))
         ood_scores = [ood_score(explainer.network, *batch.cached.restore()) for batch in masked]

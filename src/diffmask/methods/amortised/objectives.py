@@ -194,7 +194,7 @@ class TeacherEnsemble:
     def _explainer(self, teacher: Method) -> Explainer:
         """Fit a teacher on first use; a teacher whose scores are all stored is never fitted."""
         if teacher.digest not in self._explainers:
-            self._explainers[teacher.digest] = teacher.fit(self.task)
+            self._explainers[teacher.digest] = teacher.fit(self.task, keep_interrupted=False)
         return self._explainers[teacher.digest]
 
 

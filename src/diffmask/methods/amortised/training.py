@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
+from diffmask.core.progress import Progress, progress_bar, stop_at_interrupt
 from diffmask.core.training import cosine_decay
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.network import CachedStates
@@ -101,7 +102,9 @@ class AmortisedTraining(Generic[NetworkT, BatchT]):
         held_out: list[BatchT],
         source: torch.Generator,
         start: float,
+        label: str = "fit",
     ) -> None:
+        self.label = label
         self.network, self.objective, self.schedule, self.held_out = network, objective, schedule, held_out
         self.source = source
         self.ema_network = copy.deepcopy(network)
@@ -115,20 +118,32 @@ class AmortisedTraining(Generic[NetworkT, BatchT]):
 
     def run(self, batches: Iterator[Batch], keep: Literal["best", "last"] = "best") -> None:
         """Train until the budget is spent or patience runs out, then load the best or the last averaged weights."""
-        best = self.ema_network.state_dict()
+        self.best_weights = self.ema_network.state_dict()
         self._evaluate()
-        while not self.texts or not self._finished():  # one batch at least, even if the budget is already spent
-            batch = next(batches)
-            self.replay.append(self.objective.query_model(batch))
-            self._trim_replay()
-            self.texts += len(batch)
-            for _ in range(self.schedule.steps_per_batch):
-                self._step()
-            if self._progress() >= len(self.learning_curve) / self.schedule.evaluations:
-                self._evaluate()
-                if self.best == len(self.learning_curve) - 1:
-                    best = copy.deepcopy(self.ema_network.state_dict())
-        self.network.load_state_dict(best if keep == "best" else self.ema_network.state_dict())
+        with stop_at_interrupt(self.label, lambda: f"{self.texts:,} texts"), self._progress_bar() as bar:
+            while not self.texts or not self._finished():  # one batch at least, even if the budget is already spent
+                before = self._progress()
+                self._learn(next(batches))
+                bar.update((self._progress() - before) * (bar.total or 0))
+        self.network.load_state_dict(self.best_weights if keep == "best" else self.ema_network.state_dict())
+
+    def _progress_bar(self) -> Progress[None]:
+        """Count texts or, if the budget is a time, seconds."""
+        budget = self.schedule.budget
+        unit, total = ("texts", budget.texts) if math.isfinite(budget.texts) else ("seconds", budget.seconds)
+        return progress_bar((), f"{self.label} ({unit})", total if math.isfinite(total) else None)
+
+    def _learn(self, batch: Batch) -> None:
+        """Query the model on a batch, take the steps that belong to it, and evaluate when it is time to."""
+        self.replay.append(self.objective.query_model(batch))
+        self._trim_replay()
+        self.texts += len(batch)
+        for _ in range(self.schedule.steps_per_batch):
+            self._step()
+        if self._progress() >= len(self.learning_curve) / self.schedule.evaluations:
+            self._evaluate()
+            if self.best == len(self.learning_curve) - 1:
+                self.best_weights = copy.deepcopy(self.ema_network.state_dict())
 
     @property
     def best(self) -> int:

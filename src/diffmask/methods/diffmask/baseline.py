@@ -10,8 +10,8 @@ from diffmask.core.baselines import SiteStatistics, mask_state, site_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
+from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
-from diffmask.core.training import progress_bar
 from diffmask.methods.diffmask.base import MaskExplainer, SiteMaskMethod
 
 LEARNING_RATE = 0.1

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import ForwardTrace, iter_traces
+from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
-from diffmask.core.training import progress_bar
 from diffmask.methods.amortised.amortised import split_held_out
 from diffmask.methods.diffmask.base import MaskExplainer
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from diffmask.core.baselines import site_statistics
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
+from diffmask.core.progress import progress_bar, stop_at_interrupt
 from diffmask.core.task import Task
-from diffmask.core.training import cosine_decay, generator, infinite_minibatches, progress_bar, seeded
+from diffmask.core.training import cosine_decay, generator, infinite_minibatches, seeded
 from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.base import (
     LENGTH_POOL,
@@ -153,8 +154,10 @@ class DiffMask(SiteMaskMethod):
     def train(self, explainer: "GatedMaskExplainer", task: Task, seed: int) -> None:
         """Train the probes, calibrate the hard masks on held-out rows, diagnose them on others."""
         trainer = GateTrainer(self, explainer, task, generator(seed, "diffmask"))
-        for step in progress_bar(range(self.steps), f"fit {self.label}"):
-            trainer.step(step / self.steps)
+        progress = progress_bar(range(self.steps), f"fit {self.label}")
+        with stop_at_interrupt(progress.label, progress.status):
+            for step in progress:
+                trainer.step(step / self.steps)
         explainer.temperature = self.schedule.temperature[1]
         if self.calibration_rows:
             rows, held_out = calibration_split(task)

@@ -18,8 +18,9 @@ from diffmask.core.baselines import SiteStatistics, site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import coarse_outcome, divergence, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces, pool_states
+from diffmask.core.progress import progress_bar, stop_at_interrupt
 from diffmask.core.task import Task
-from diffmask.core.training import cosine_decay, generator, infinite_minibatches, progress_bar, seeded
+from diffmask.core.training import cosine_decay, generator, infinite_minibatches, seeded
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.amortised import Amortised
 from diffmask.methods.amortised.network import AttributionNetwork
@@ -74,8 +75,10 @@ class NestedDiffMask(MaskMethod):
         amortised.train(start, task, seed)
         explainer.network.load_state_dict(start.network.state_dict())
         trainer = MarginTrainer(self, explainer, task, generator(seed, "margins"))
-        for step in progress_bar(range(self.steps), f"fit {self.label}"):
-            trainer.step(step / self.steps)
+        progress = progress_bar(range(self.steps), f"fit {self.label}")
+        with stop_at_interrupt(progress.label, progress.status):
+            for step in progress:
+                trainer.step(step / self.steps)
         calibration, diagnosis = calibration_split(task)
         calibrate_margins(explainer, calibration.spread(self.calibration_rows))
         margins = dict(zip(explainer.sites, explainer.margins, strict=True))

@@ -10,7 +10,7 @@ gates or through the model.
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -35,7 +35,7 @@ from diffmask.core.verification.conformal import ConformalThresholds
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.amortised import query_by_length, split_held_out
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
-from diffmask.methods.amortised.training import AmortisedTraining, Budget, TrainingSchedule
+from diffmask.methods.amortised.training import AmortisedTraining, Budget, TrainingSchedule, parse_budget
 from diffmask.methods.diffmask.base import (
     LENGTH_POOL,
     STATISTICS_ROWS,
@@ -64,6 +64,10 @@ SCORING_SITES = 3
 """The last third of the sites scores inputs: the mean of several predictions has a smaller error than one."""
 WEIGHT_DECAY = 0.3
 """Weight decay of the surrogate. With less it overfits its training texts."""
+TRAINING_SHARE = 0.65
+"""Share of a time budget that is training; the rest is for calibration and diagnostics."""
+MIN_CHECK_ROWS, ROWS_PER_SECOND = 32, 1
+"""Rows of calibration and of diagnostics under a time budget: at least 32, and one per second of the budget."""
 HELD_OUT_TEXTS = 64
 """Held-out texts on which the training error is monitored."""
 
@@ -95,6 +99,8 @@ class SurrogateMask(SiteMaskMethod):
     """Optimiser steps per minibatch of texts."""
     coverage: float | None = 0.95
     """Share of unseen texts whose masks hold the margin and the prediction; None: the margin bounds the mean KL."""
+    budget: str | None = None
+    """Limit of the whole fit in place of `steps`, such as '1min'; about two thirds of it are training."""
     replay_tokens: int = 60_000
     """Tokens whose states are stored, in half precision, to be trained on again; the oldest are dropped first."""
 
@@ -107,6 +113,8 @@ class SurrogateMask(SiteMaskMethod):
             replay_tokens=self.replay_tokens,
             calibration_rows=self.calibration_rows,
         )
+        if self.budget is not None:
+            parse_budget(self.budget)
         if self.on_policy_masks < 0:
             raise ConfigError(f"{self.name}: on_policy_masks must not be negative, found {self.on_policy_masks}")
         if self.coverage is not None and not 0 < self.coverage < 1:
@@ -154,7 +162,7 @@ class SurrogateMask(SiteMaskMethod):
         if self.learn_baseline:
             learn_baselines(explainer, batches, objective.draw_sites, source)
         schedule = TrainingSchedule(
-            budget=Budget(texts=float(self.steps * self.batch_size)),
+            budget=self._training_budget(),
             steps_per_batch=self.steps_per_batch,
             replay_tokens=self.replay_tokens,
             learning_rate=self.learning_rate,
@@ -163,15 +171,30 @@ class SurrogateMask(SiteMaskMethod):
         )
         monitored = query_by_length(objective, held_out, self.batch_size)
         # The last weights, not the best: the monitored masks are random ones, while the surrogate chooses its own.
-        AmortisedTraining(explainer.attributor, objective, schedule, monitored, source, start).run(batches, keep="last")
+        training = AmortisedTraining(
+            explainer.attributor, objective, schedule, monitored, source, start, f"fit {self.label}"
+        )
+        training.run(batches, keep="last")
         calibration, diagnosis = calibration_split(task)
-        calibration, diagnosis = (part.spread(self.calibration_rows) for part in (calibration, diagnosis))
+        calibration, diagnosis = (part.spread(self._check_rows()) for part in (calibration, diagnosis))
         calibrate(explainer, calibration, self.site_margins(explainer.sites))
         if self.coverage is not None:
             calibrate_coverage(explainer, calibration, self.margin, self.coverage)
         margins = dict.fromkeys(explainer.sites, self.margin)
         explainer.diagnostics = diagnose(explainer, diagnosis, margins, coverage=self.coverage)
         report(explainer.diagnostics, self.label)
+
+    def _training_budget(self) -> Budget:
+        """Return `steps` minibatches, or the budget; of a time, the part that training may use."""
+        if self.budget is None:
+            return Budget(texts=float(self.steps * self.batch_size))
+        limit = parse_budget(self.budget)
+        return replace(limit, seconds=TRAINING_SHARE * limit.seconds)
+
+    def _check_rows(self) -> int:
+        """Return the rows on which masks are calibrated and diagnosed: fewer if the time is short."""
+        seconds = math.inf if self.budget is None else parse_budget(self.budget).seconds
+        return min(self.calibration_rows, max(MIN_CHECK_ROWS, int(min(seconds, 1e6) * ROWS_PER_SECOND)))
 
 
 class LayerwiseAttributor(nn.Module):

@@ -149,7 +149,7 @@ def permuted_score(step: RoarStep) -> float:
     """
     seed, task = step.workspace.seed, step.workspace.task()
     shuffled = require(task, Retrainable, "ROAR").retrain(permuted(task.data, seed), seed)
-    explainer = step.method.fit(shuffled, seed)
+    explainer = step.method.fit(shuffled, seed, keep_interrupted=False)
     data, protocol = shuffled.data, step.protocol
     scores = {split: protocol.importance(explainer(batch, batch.target).scores) for split, batch in data.items()}
     masks = protocol.select_tokens(shuffled, data, scores, no_masks(data), step.k)

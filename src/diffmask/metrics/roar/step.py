@@ -141,7 +141,7 @@ class RoarStep(Node):
             return Artefact(published_random_scores(self.workspace.task().data, self.workspace.seed), {})
         task = self.task()
         require_labels(task, task.data)
-        explainer = self.method.fit(task, self.workspace.seed)
+        explainer = self.method.fit(task, self.workspace.seed, keep_interrupted=False)
         scores, seconds = {}, {}
         for split, batch in task.data.items():
             start = time.perf_counter()

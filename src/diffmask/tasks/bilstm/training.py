@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.core.batch import Batch, order_by_length
-from diffmask.core.training import progress_bar, single_threaded
+from diffmask.core.progress import progress_bar
+from diffmask.core.training import single_threaded
 
 logger = logging.getLogger(__name__)
 

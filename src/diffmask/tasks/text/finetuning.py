@@ -14,8 +14,9 @@ import torch
 from diffmask.core.batch import Batch
 from diffmask.core.capabilities import row_text
 from diffmask.core.hooks import exclusive
+from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
-from diffmask.core.training import generator, minibatches, progress_bar, seeded
+from diffmask.core.training import generator, minibatches, seeded
 from diffmask.errors import TaskError
 
 logger = logging.getLogger(__name__)

@@ -34,6 +34,7 @@ from diffmask.tasks.text.pretrained import (
     quiet_transformers,
     token_embedding,
 )
+from diffmask.tasks.text.unwrap import prepare
 
 
 class TextTask(Task, RowText, Retrainable, ABC):
@@ -129,6 +130,14 @@ class TextTask(Task, RowText, Retrainable, ABC):
         self.partial_forward = find_partial_forward(model, sites, embedding, unpadded)
         self.padding = find_padding(logits, self.pad_token, len(embedding.weight), self.device)
         return sites
+
+    def to(self, device: str | torch.device) -> "TextTask":
+        """Move the model and all rows to a device, and return this task."""
+        self.model = prepare(self.model, device, own=True)
+        self.device = token_embedding(self.model).weight.device
+        for split, rows in list(self.data.items()):
+            self.data[split] = rows.to(self.device)
+        return self
 
     def read_config(self, config: Any) -> None:
         """Read what the head means from the model's configuration; called once, before any text is encoded."""
