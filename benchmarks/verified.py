@@ -147,22 +147,29 @@ def greedy_backward(count: int, original: Measurement, margin: float) -> Search:
     return SearchResult(kept, best, True, rows)
 
 
-def references(explainer: Explainer, texts: Texts, margin: float, cache: Path) -> dict[str, list[tuple[int, int]]]:
-    """Return the size of the set and the rows of greedy forward and backward search on the model, for each text."""
-    file = cache / f"greedy-{texts.task.fingerprint()}-{len(texts.batch)}-{margin}.json"
+GREEDY = {"forward": greedy_forward, "backward": greedy_backward}
+
+
+def references(
+    explainer: Explainer, texts: Texts, margin: float, cache: Path, directions: Sequence[str]
+) -> dict[str, list[tuple[int, int]]]:
+    """Return the size of the set and the rows of greedy search on the model, for each direction and text."""
+    file = cache / f"greedy-{texts.task.fingerprint()}-{len(texts.batch)}-{margin}-{'-'.join(directions)}.json"
     if file.exists():
         return {name: [(size, rows) for size, rows in pairs] for name, pairs in json.loads(file.read_text()).items()}
     copies = MaskedTexts(
         lambda batch, kept: explainer.predict_kept(batch, kept, None), texts.batch, texts.answer, texts.text_units
     )
     found = {}
-    for name, greedy in (("greedy forward", greedy_forward), ("greedy backward", greedy_backward)):
+    for direction in directions:
         searches = [
-            greedy(len(units), original, margin)
+            GREEDY[direction](len(units), original, margin)
             for units, original in zip(texts.units, copies.originals(), strict=True)
         ]
         with torch.no_grad():
-            found[name] = [(len(result.kept), result.sets) for result in run_searches(searches, copies.measure)]
+            found[f"greedy {direction}"] = [
+                (len(result.kept), result.sets) for result in run_searches(searches, copies.measure)
+            ]
     file.write_text(json.dumps(found))
     return found
 
@@ -241,19 +248,18 @@ def report_verified(explainer: Explainer, texts: Texts, masks: VerifiedMasks, ma
     )
 
 
-def report_orders(
-    task: TextClassification, masker: Explainer, texts: Texts, margin: float, cache: Path, orders: Sequence[str]
-) -> None:
+def report_orders(task: TextClassification, masker: Explainer, texts: Texts, asked: argparse.Namespace) -> None:
     """Print the words kept from every method's order against greedy search."""
-    greedy = references(masker, texts, margin, cache)
+    margin, cache = asked.margin, asked.cache
+    greedy = references(masker, texts, margin, cache, asked.greedy)
     better = [min(sizes) for sizes in zip(*([size for size, _ in pairs] for pairs in greedy.values()), strict=True)]
     print("\n| order | words kept | of greedy | larger / smaller than greedy | broken | 1-minimal | rows per text |")
     print("|---|---|---|---|---|---|---|")
     for name, pairs in greedy.items():
         size, rows = (mean(values) for values in zip(*pairs, strict=True))
         print(f"| {name} | {size:.2f} | {size / mean(better):.3f} | | | | {rows:.0f} |")
-    print(f"| better of the two | {mean(better):.2f} | 1 | | | | |", flush=True)
-    for name in orders:
+    print(f"| the best of these | {mean(better):.2f} | 1 | | | | |", flush=True)
+    for name in asked.orders:
         explainer = fitted(name, ORDERS[name], task, 0, cache)
         masks = verified(masker, texts, explainer(texts.batch).scores, margin)
         found = check(masker, texts, masks.kept, margin)
@@ -318,6 +324,26 @@ def report_long(model: str, data: str, cache: Path, count: int, margin: float) -
     )
 
 
+def report_shares(seeds: Sequence[Explainer], texts: Texts, margin: float) -> None:
+    """Print predicted and verified sets of all texts, the agreement of the first two seeds, and the sites."""
+    print(f"{len(texts.batch)} texts, margin {margin}\n")
+    print("| sets | within margin | flipped | empty | falsely empty | valid and minimal | words kept | rows per text |")
+    print("|---|---|---|---|---|---|---|---|")
+    predicted = [report_predictions(explainer, texts, margin) for explainer in seeds]
+    masks = [verified(seeds[0], texts, explainer(texts.batch).scores, margin) for explainer in seeds]
+    for one in masks:
+        report_verified(seeds[0], texts, one, margin)
+    sets: dict[str, list[Sequence[Sequence[int]]]] = {
+        "predicted": [*predicted],
+        "verified": [one.units for one in masks],
+    }
+    for name, (first, *others) in sets.items():
+        for second in others[:1]:
+            overlap, equal = jaccard(first, second)
+            print(f"\ntwo seeds, {name}: Jaccard {overlap:.3f}, identical {equal:.1%}", flush=True)
+    report_layers(seeds[0], texts, margin)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the classifier")
@@ -327,34 +353,22 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200, help="texts for the comparison with greedy search")
     parser.add_argument("--all", type=int, default=100_000, help="texts for the shares, at most")
     parser.add_argument("--margin", type=float, default=0.1)
-    parser.add_argument("--seeds", type=int, default=2, help="fits of SurrogateMask; two or more give the agreement")
+    parser.add_argument("--seeds", type=int, default=2, help="fits of SurrogateMask; 0 for none, two for the agreement")
     parser.add_argument("--orders", nargs="*", default=list(ORDERS), choices=ORDERS, help="methods of the table")
+    parser.add_argument("--greedy", nargs="+", default=list(GREEDY), choices=GREEDY, help="searches on the model")
     parser.add_argument("--states", action="store_true", help="also fit masks of states and print their sites")
     parser.add_argument("--long-model", help="folder of a classifier of long texts")
     parser.add_argument("--long-data", help="such as imdb:FOLDER")
     asked = parser.parse_args()
     task = dm.TextClassificationConfig(model=asked.model, data=asked.data).load(0)
-    seeds = [fitted("surrogate-mask", ORDERS["surrogate-mask"], task, seed, asked.cache) for seed in range(asked.seeds)]
     everything = Texts.of(task, asked.split, min(asked.all, len(task.texts[asked.split])))
-    print(f"{len(everything.batch)} texts, margin {asked.margin}\n")
-    print("| sets | within margin | flipped | empty | falsely empty | valid and minimal | words kept | rows per text |")
-    print("|---|---|---|---|---|---|---|---|")
-    predicted = [report_predictions(explainer, everything, asked.margin) for explainer in seeds]
-    masks = [verified(seeds[0], everything, explainer(everything.batch).scores, asked.margin) for explainer in seeds]
-    for one in masks:
-        report_verified(seeds[0], everything, one, asked.margin)
-    sets: dict[str, list[Sequence[Sequence[int]]]] = {
-        "predicted": [*predicted],
-        "verified": [one.units for one in masks],
-    }
-    for name, (first, *others) in sets.items():
-        for second in others[:1]:
-            overlap, equal = jaccard(first, second)
-            print(f"\ntwo seeds, {name}: Jaccard {overlap:.3f}, identical {equal:.1%}", flush=True)
-    report_layers(seeds[0], everything, asked.margin)
     texts = Texts.of(task, asked.split, asked.texts)
-    report_orders(task, seeds[0], texts, asked.margin, asked.cache, asked.orders)
-    report_time(seeds[0], texts, seeds[0](texts.batch).scores, asked.margin)
+    seeds = [fitted("surrogate-mask", ORDERS["surrogate-mask"], task, seed, asked.cache) for seed in range(asked.seeds)]
+    if seeds:
+        report_shares(seeds, everything, asked.margin)
+    masker = seeds[0] if seeds else fitted("gradient", ORDERS["gradient"], task, 0, asked.cache)
+    report_orders(task, masker, texts, asked)
+    report_time(masker, texts, masker(texts.batch).scores, asked.margin)
     if asked.states:
         choices = {"name": "surrogate-mask", "mask": "states"}
         report_layers(fitted("surrogate-mask-states", choices, task, 0, asked.cache), everything, asked.margin)
