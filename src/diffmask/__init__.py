@@ -47,6 +47,8 @@ _HOMES = {
     "TokenEncodingConfig": "tasks.token_classification",
     "TokenClassificationConfig": "tasks.text.configs",
     "FineTunedTokenClassificationConfig": "tasks.text.configs",
+    "MultipleChoice": "tasks.multiple_choice",
+    "ChoiceEncodingConfig": "tasks.multiple_choice",
     "MaskedWord": "tasks.masked_word",
     "SentenceSimilarity": "tasks.sentence_similarity",
     "NewsRecommender": "tasks.recommender.task",

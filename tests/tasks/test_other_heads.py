@@ -1,15 +1,17 @@
-"""Masked language models and sentence encoders."""
+"""Masked language models, sentence encoders and multiple choice."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForMultipleChoice
 
 from diffmask.core.distributions import divergence, logits
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.tasks.masked_word import MaskedWord
+from diffmask.tasks.multiple_choice import MultipleChoice
 from diffmask.tasks.sentence_similarity import OTHER, SentenceSimilarity
 from support.tiny_models import tiny_model, word_pieces
 
@@ -80,3 +82,53 @@ def test_a_similarity_is_explained_and_verified() -> None:
         LeaveOneOut().fit(task)("the film")
     with pytest.raises(TaskError, match="ROAR"):
         task.retrain(task.data, 0)
+
+
+CHOICES: list[dict[str, Any]] = [
+    {"question": "is the film good", "choices": ["it is fun", "a mess"], "answer": 0},
+    {"question": "was it dull", "choices": ["not very", "it was great and fun", "bad"], "answer": "bad"},
+]
+
+
+def choices() -> MultipleChoice:
+    model = tiny_model("bert", 1, head=AutoModelForMultipleChoice)
+    return MultipleChoice(model, word_pieces(segments=True), train=CHOICES, test=CHOICES)
+
+
+def test_choices_are_answered_as_by_the_model_itself() -> None:
+    task = choices()
+    task.model.eval()
+    for row, given in enumerate(CHOICES):
+        pairs = [(given["question"], choice) for choice in given["choices"]]
+        inputs = task.tokenizer(pairs, padding=True, return_tensors="pt")
+        whole = task.model(**{name: value[None] for name, value in inputs.items()}).logits[0].log_softmax(-1)
+        found = logits(task.predict(task.data["test"]))[row]
+        torch.testing.assert_close(found[: len(pairs)], whole, rtol=1e-4, atol=1e-4)
+        assert found[len(pairs) :].max() < -40, "choices that the row does not have"
+    assert task.data["test"].target.tolist() == [0, 2]
+
+
+def test_a_mask_of_the_shared_text_reaches_every_choice() -> None:
+    task = choices()
+    batch = task.data["test"]
+    erased = batch.maskable & (torch.arange(batch.tokens.shape[1]) == 2)
+    by_token = task.predict(replace(batch, tokens=batch.tokens.masked_fill(erased, task.mask_token or 0)))
+    mask_state = task.model.get_input_embeddings().weight[task.mask_token]
+
+    def edit(state: torch.Tensor) -> torch.Tensor:
+        return torch.where(erased[..., None], mask_state, state)
+
+    torch.testing.assert_close(logits(task.predict(batch, {"embedding": edit})), logits(by_token), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(logits(by_token), logits(task.predict(batch)))
+    answer, states = task.trace(batch)
+    assert {state.shape[:2] for state in states.values()} == {batch.tokens.shape}
+    torch.testing.assert_close(logits(answer), logits(task.predict(batch)))
+
+
+def test_a_choice_is_explained_and_verified() -> None:
+    task = choices()
+    found = LeaveOneOut().fit(task)(question="is the film good", choices=["it is fun", "a mess"])
+    assert found.words == ("is", "the", "film", "good") and found.verified
+    assert found.prediction.label in ("it is fun", "a mess")
+    with pytest.raises(InputError, match="1 choices"):
+        LeaveOneOut().fit(task)(question="is it", choices=["it is fun"])

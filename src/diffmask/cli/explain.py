@@ -81,7 +81,10 @@ def explain(
     if device is not None:
         loaded = move_explainer(loaded, device)
     for sentence in text or []:
-        loaded(sentence, target=target).show()
+        found = loaded(sentence, target=target)
+        # A tagged sentence has one explanation for each of its entities.
+        for explanation in found if isinstance(found, list) else [found]:
+            explanation.show()
     if question is not None or context is not None:
         asked = {"question": question, "context": context}
         loaded(**{name: value for name, value in asked.items() if value is not None}).show()

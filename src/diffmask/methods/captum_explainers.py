@@ -21,6 +21,7 @@ from diffmask.core.hooks import interpolate
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.core.training import generator, seeded
+from diffmask.errors import TaskError
 
 State = Float[Tensor, "row token width"]
 
@@ -146,6 +147,11 @@ class CaptumLayerExplainer(Explainer):
                 **self.method.options(batch.tokens.shape[1]),
             )
         scores = attribution.detach().sum(dim=-1)
+        if scores.shape != batch.tokens.shape:
+            raise TaskError(
+                f"{self.method.name}: the layer has states of {tuple(scores.shape)} tokens for rows of "
+                f"{tuple(batch.tokens.shape)}: the model reads a row as several sequences; use integrated-gradients"
+            )
         return Attribution(scores if self.method.signed else scores.abs())
 
 

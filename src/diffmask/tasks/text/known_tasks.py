@@ -23,8 +23,8 @@ class KnownTask:
     """Module and class of the task."""
     ending: str | None
     """How the class names of its models end in `transformers`; None if a model does not tell."""
-    trained: str
-    """Name of the config of a trained model."""
+    trained: str | None = None
+    """Name of the config of a trained model; None if its data cannot be read from tables."""
     fine_tuned: str | None = None
     """Name of the config that fine-tunes an encoder; None if there is none."""
 
@@ -48,6 +48,7 @@ TEXT_TASKS: Mapping[str, KnownTask] = {
         "token-classification",
         "fine-tuned-token-classification",
     ),
+    "multiple-choice": KnownTask("diffmask.tasks.multiple_choice:MultipleChoice", "ForMultipleChoice"),
     "fill-mask": KnownTask("diffmask.tasks.masked_word:MaskedWord", "ForMaskedLM", "fill-mask"),
     "sentence-similarity": KnownTask(
         "diffmask.tasks.sentence_similarity:SentenceSimilarity", None, "sentence-similarity"
@@ -85,7 +86,10 @@ def trained_config_class(task: str | None, model: str, *, trust_remote_code: boo
     if task == GENERATION or (task is None and _generates(model, trust_remote_code)):
         return find("task", GENERATION).load()
     name = task or recognise_task(model, trust_remote_code=trust_remote_code)
-    return find("task", known_task(name).trained).load()
+    trained = known_task(name).trained
+    if trained is None:
+        raise ConfigError(f"'{name}' is not read from tables; use its class in Python")
+    return find("task", trained).load()
 
 
 GENERATION = "text-generation"
