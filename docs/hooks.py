@@ -10,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 TITLES = {
     "core": "Tasks, batches, explainers",
     "explanation": "Explanations",
+    "datasets": "Data sets",
     "tasks": "Tasks",
     "methods": "Methods",
     "metrics": "Metrics",
