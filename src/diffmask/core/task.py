@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from typing import ClassVar
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -44,6 +45,8 @@ class Task(ABC):
     """Whether the model ignores a token with `present` False at any position, as an attention mask does."""
     has_context: bool = False
     """Whether rows have informative inputs that are never masked, such as the other candidates of an impression."""
+    comparison_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Fields of `explain` with which two models are compared on the same inputs."""
     trained_with_masks: bool = False
     """Whether the model was trained on masked inputs, so that masked inputs are not out of distribution."""
 

@@ -6,14 +6,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence, logits
 from diffmask.core.explainer import Explainer
-from diffmask.core.verification.masks import TextUnits
+from diffmask.core.verification.masks import TextUnits, select_rows
 from diffmask.explanation.explanation import Explanation, Verification, split_units
 from diffmask.explanation.heatmap import Heatmap
 from diffmask.explanation.text_units import ReadRow, Span, Token, Unit, group_tokens
@@ -129,8 +129,19 @@ def explain_rows(
     batch = task.encode(rows, explain)
     # Class 0 of a ranking is the explained candidate, whether or not it has the highest score.
     attribution = explainer(batch, 0 if task.answer == "ranking" else None)
+    with torch.no_grad():
+        answer, scores = task.predict(batch), task.scores(batch)
     explained = [
-        _RowExplanation(task, explainer, row, explain, batch[index : index + 1], attribution[index : index + 1])
+        _RowExplanation(
+            task,
+            explainer,
+            row,
+            explain,
+            batch[index : index + 1],
+            attribution[index : index + 1],
+            select_rows(answer, torch.tensor([index])),
+            scores[index],
+        )
         for index, row in enumerate(rows)
     ]
     explanations = [one.explanation() for one in explained]
@@ -147,6 +158,9 @@ class _RowExplanation:
     explain: Explained
     batch: Batch
     attribution: Attribution
+    answer: Distribution
+    scores: Float[Tensor, " candidate"]
+    """Scores of the candidates, the explained one first."""
 
     @cached_property
     def read(self) -> TitleTokens:
@@ -155,15 +169,10 @@ class _RowExplanation:
         last = 1 if self.explain == "candidate" else len(titles)
         return TitleTokens.of(self.task.titles, titles, range(first, last))
 
-    @cached_property
-    def answer(self) -> Distribution:
-        with torch.no_grad():
-            return self.task.predict(self.batch)
-
     def explanation(self) -> Explanation:
         read, columns = self.read, list(self.read.columns)
         by_layer = self.attribution.by_layer
-        scores = self.task.scores(self.batch)[0]
+        scores = self.scores
         order = self.row.order()
         probabilities = scores[: len(order)].softmax(dim=0).tolist()
         titles = [self.row.impression.candidates[index].title for index in order]

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -16,6 +17,7 @@ from diffmask.core.hooks import Edit, Site, frozen
 from diffmask.core.task import Task
 from diffmask.datasets.mind import Candidate, Impression, read_impressions
 from diffmask.errors import InputError, nearest
+from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.recommender.explain import explain_rows, title_words
@@ -61,6 +63,7 @@ class NewsRecommender(Task, RowText):
     model: Any
     attention_masked = True
     has_context = True
+    comparison_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({"candidate": "all", "explain": "candidate"})
 
     def __init__(
         self,
@@ -238,29 +241,32 @@ class NewsRecommender(Task, RowText):
 
         An impression is given by `history`, the titles that the user has read, and `candidates`, the titles on offer,
         as named fields or as a mapping; or as an `Impression`. `candidate` is the index of the explained one, by
-        default the one with the highest score. `explain` is `candidate`, `history` or `both`.
+        default the one with the highest score; "all" explains every one. `explain` is `candidate`, `history` or `both`.
         """
         if target is not None:
             raise InputError("a recommender explains one candidate: give candidate=INDEX instead of target")
-        several = isinstance(inputs, list)
-        items = inputs if several else [inputs]
+        items = inputs if isinstance(inputs, list) else [inputs]
         requests = [_request({**_fields(item), **fields}) for item in items]
-        explanations = []
-        for request in requests:
-            row = self._row(request)
-            explain = request.get("explain", self.explained)
+        explanations: dict[int, Explanation] = {}
+        numbered = list(enumerate((request, row) for request in requests for row in self._rows(request)))
+        for explain in dict.fromkeys(request.get("explain", self.explained) for request in requests):
             _require_choice("explain", explain, get_args(Explained))
-            explanations.append(explain_rows(self, explainer, [row], explain, verify=verify)[0])
-        return explanations if several else explanations[0]
+            chosen = [number for number, (request, _) in numbered if request.get("explain", self.explained) == explain]
+            rows = [numbered[number][1][1] for number in chosen]
+            explanations |= zip(chosen, explain_rows(self, explainer, rows, explain, verify=verify), strict=True)
+        found = ExplanationList(explanations[number] for number, _ in numbered)
+        return found if isinstance(inputs, list) or len(found) > 1 else found[0]
 
-    def _row(self, request: Mapping[str, Any]) -> ExplainedCandidate:
+    def _rows(self, request: Mapping[str, Any]) -> list[ExplainedCandidate]:
         impression = request["impression"]
         explained, count = request.get("candidate"), len(impression.candidates)
+        if explained == "all":
+            return [ExplainedCandidate(impression, index) for index in range(count)]
         if explained is None:
             explained = int(self.rank(impression).argmax())
         if not isinstance(explained, int) or not 0 <= explained < count:
             raise InputError(f"candidate={explained!r} is not an index of the {count} candidates")
-        return ExplainedCandidate(impression, explained)
+        return [ExplainedCandidate(impression, explained)]
 
     @torch.no_grad()
     def rank(self, impression: Impression) -> Float[Tensor, " candidate"]:
