@@ -35,11 +35,16 @@ from diffmask.results.intervals import bca_interval
 FACTS = 6
 SUBSETS = torch.arange(2**FACTS)[:, None] >> torch.arange(FACTS) & 1 > 0
 """Every subset of the facts; the last one is the whole prompt."""
+SINGLE = torch.tensor([2**FACTS - 1, 0, *(2**FACTS - 1 - 2**unit for unit in range(FACTS))])
+"""The whole prompt, the one without facts, and those without one fact."""
 TOKENS_AT_ONCE = 4096
 
 
-def collect(model: str, out: Path, prompts: int, seed: int) -> None:
-    """Store one file per prompt that the model answers, until there are `prompts` of them."""
+def collect(model: str, out: Path, prompts: int, seed: int, complete: int) -> None:
+    """Store one file per prompt that the model answers, until there are `prompts` of them.
+
+    The first `complete` prompts are run on every subset of their facts, the others only without each single fact.
+    """
     out.mkdir(parents=True, exist_ok=True)
     task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(max_new_tokens=16))
     seen = answered = 0
@@ -50,23 +55,25 @@ def collect(model: str, out: Path, prompts: int, seed: int) -> None:
         if not done.exists() and not refused.exists():
             batch = task.encode([{"documents": [fact.document], "question": fact.question}])
             if fact.answered_by(task.outcomes(batch.target)[0] or ""):
-                save_file(measure(task, batch, fact.evidence), done)
+                save_file(measure(task, batch, fact.evidence, everything=answered < complete), done)
             else:
                 refused.touch()
         seen, answered = seen + 1, answered + done.exists()
         print(f"{answered} of {seen} prompts answered", flush=True)
 
 
-def measure(task: dm.TextGeneration, batch: Batch, evidence: int) -> dict[str, Tensor]:
-    """Run the model on every subset of the facts; also store the features and scores of the other methods."""
+def measure(task: dm.TextGeneration, batch: Batch, evidence: int, *, everything: bool) -> dict[str, Tensor]:
+    """Run the model on subsets of the facts; also store the features and scores of the other methods."""
     numbers = task.unit_numbers(batch)
     start = time.process_time()
     with torch.no_grad():
         whole = task.predict(batch)
-        values = [_subset_values(task, batch, numbers, whole, rows) for rows in _portions(batch, numbers)]
-    stored = {name: torch.cat([value[name] for value in values]) for name in values[0]}
-    order = stored.pop("subset").argsort()
-    stored = {name: value[order].contiguous() for name, value in stored.items()}
+        portions = _portions(batch, numbers, torch.arange(2**FACTS) if everything else SINGLE)
+        values = [_subset_values(task, batch, numbers, whole, rows) for rows in portions]
+    measured = {name: torch.cat([value[name] for value in values]) for name in values[0]}
+    subsets = measured.pop("subset")
+    # A subset that was not run has no value.
+    stored = {name: torch.full((2**FACTS,), torch.nan).scatter(0, subsets, value) for name, value in measured.items()}
     _, states = task.trace(batch)
     state = states["embedding"]
     gradient = state_gradient(task, batch, batch.target, "embedding", "log-probability", state)
@@ -86,10 +93,10 @@ def measure(task: dm.TextGeneration, batch: Batch, evidence: int) -> dict[str, T
     }
 
 
-def _portions(batch: Batch, numbers: Tensor) -> Iterator[Tensor]:
+def _portions(batch: Batch, numbers: Tensor, subsets: Tensor) -> Iterator[Tensor]:
     """Yield subsets of similar length."""
-    lengths = (SUBSETS.long() @ torch.bincount(numbers[0], minlength=FACTS + 1)[1:]).argsort()
-    return iter(lengths.split(max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])))
+    lengths = SUBSETS[subsets].long() @ torch.bincount(numbers[0], minlength=FACTS + 1)[1:]
+    return iter(subsets[lengths.argsort()].split(max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])))
 
 
 def _subset_values(
@@ -104,7 +111,7 @@ def _subset_values(
         "subset": rows,
         "log_odds": log_odds(answer, copies.target),
         "kl": divergence(original, answer),
-        "same": predicts(answer, copies.target * copies.inputs["scored"]),
+        "same": predicts(answer, copies.target * copies.inputs["scored"]).float(),
     }
 
 
@@ -121,8 +128,13 @@ class Prompts:
         files = sorted(folder.glob("*.safetensors"))
         return Prompts([load_file(file) for file in files], len(files) + len(list(folder.glob("*.wrong"))))
 
+    @property
+    def complete(self) -> "list[int]":
+        """Numbers of the prompts with a value for every subset."""
+        return [number for number, row in enumerate(self.rows) if bool(row["log_odds"].isfinite().all())]
+
     def scores(self, method: str) -> Tensor:
-        """Return the scores of a method, one row per prompt and one column per fact."""
+        """Return the scores of a method, one row per prompt and one column per fact; NaN where a value is missing."""
         return torch.stack([SCORES[method](row) for row in self.rows])
 
     def amortised(self, masks: int = 8, folds: int = 5) -> Tensor:
@@ -133,7 +145,8 @@ class Prompts:
         for index, row in enumerate(self.rows):
             chosen = [2**FACTS - 1 - 2**unit for unit in range(FACTS)]
             half = torch.randint(0, 2**FACTS, (masks // 2,), generator=source).tolist()
-            chosen += [*half, *(2**FACTS - 1 - subset for subset in half)]
+            chosen += [0, 2**FACTS - 1, *half, *(2**FACTS - 1 - subset for subset in half)]
+            chosen = [subset for subset in chosen if row["log_odds"][subset].isfinite()]
             rows += [index] * len(chosen)
             kept.append(SUBSETS[chosen])
             values.append(row["log_odds"][chosen])
@@ -162,6 +175,8 @@ def _context_cite(ablations: int) -> Callable[[dict[str, Tensor]], Tensor]:
     def scores(row: dict[str, Tensor]) -> Tensor:
         kept = method.choose(FACTS, generator(int(row["numbers"].sum()), f"context-cite {float(row['log_odds'][0])}"))
         values = row["log_odds"][kept.long() @ 2 ** torch.arange(FACTS)]
+        if not bool(values.isfinite().all()):
+            return torch.full((FACTS,), torch.nan)
         solved = method.solve(kept.double().numpy(), values.double().numpy(), 0.0, int(row["events"]))
         return torch.from_numpy(solved).float()
 
@@ -242,34 +257,33 @@ def report(folder: Path) -> None:
         f"\n{folder.name}: {len(prompts.rows)} of {prompts.asked} prompts answered "
         f"({len(prompts.rows) / prompts.asked:.0%})"
     )
-    alone = [float(row["kl"][2 ** int(row["evidence"])]) for row in prompts.rows]
+    complete = [prompts.rows[number] for number in prompts.complete]
+    alone = [float(row["kl"][2 ** int(row["evidence"])]) for row in complete]
     none = [float(row["kl"][0]) for row in prompts.rows]
-    same = [float(row["same"][2 ** int(row["evidence"])]) for row in prompts.rows]
+    same = [float(row["same"][2 ** int(row["evidence"])]) for row in complete]
     print(
-        f"KL without facts {np.mean(none):.2f}, with only the planted fact {np.mean(alone):.2f}, "
-        f"then the same response {np.mean(same):.2f}"
+        f"KL without facts {np.mean(none):.2f}; {len(complete)} prompts run on every subset: "
+        f"KL with only the planted fact {np.mean(alone):.2f}, then the same response {np.mean(same):.2f}"
     )
     scores = {**{name: prompts.scores(name) for name in SCORES}, "amortised": prompts.amortised()}
-    print(f"{'method':28} {'planted first':24} {'LDS':24} {'correlation with leave-one-out'}")
+    print(f"{'method':28} {'planted first':24} {'n':4} {'LDS':24} {'correlation with leave-one-out'}")
     for name, found in scores.items():
-        first = [
-            float(int(values.argmax()) == int(row["evidence"])) for values, row in zip(found, prompts.rows, strict=True)
-        ]
-        ranks = [lds(values, row) for values, row in zip(found, prompts.rows, strict=True)]
-        together = np.mean(
-            [np.corrcoef(a.numpy(), b.numpy())[0, 1] for a, b in zip(found, scores["leave-one-out"], strict=True)]
-        )
-        print(f"{name:28} {_mean(first):24} {_mean(ranks):24} {together:.2f}")
+        known = [number for number in range(len(found)) if bool(found[number].isfinite().all())]
+        first = [float(int(found[number].argmax()) == int(prompts.rows[number]["evidence"])) for number in known]
+        ranks = [lds(found[number], prompts.rows[number]) for number in prompts.complete]
+        pairs = [(found[number].numpy(), scores["leave-one-out"][number].numpy()) for number in known]
+        together = np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])
+        print(f"{name:28} {_mean(first):24} {len(known):4} {_mean(ranks):24} {together:.2f}")
     for margin in (0.1, 0.5):
         for label, config in CONFIGS.items():
             print(f"margin {margin}, {label}: {_needed_sets(prompts, scores['amortised'], margin, config)}")
-    seconds = torch.stack([row["seconds"] for row in prompts.rows]).mean(dim=0)
+    seconds = torch.stack([row["seconds"] for row in complete]).mean(dim=0)
     print(f"CPU seconds per prompt: 64 subsets and gradients {seconds[0]:.1f}, attention pass {seconds[1]:.2f}")
 
 
 def _needed_sets(prompts: Prompts, scores: Tensor, margin: float, config: SearchConfig) -> str:
-    best = np.mean([greedy(row, margin) for row in prompts.rows])
-    sets = [needed(values, row, margin, config) for values, row in zip(scores, prompts.rows, strict=True)]
+    best = np.mean([greedy(prompts.rows[number], margin) for number in prompts.complete])
+    sets = [needed(scores[number], prompts.rows[number], margin, config) for number in prompts.complete]
     _, passes, erased, holds, identical = (np.array(column, dtype=float) for column in zip(*sets, strict=True))
     ratio = erased.mean() / max(best, 1e-9)
     return (
@@ -292,11 +306,12 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=200)
+    parser.add_argument("--complete", type=int, default=200, help="prompts that are run on every subset of their facts")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.stage == "collect":
-        collect(options.model, options.out, options.prompts, options.seed)
+        collect(options.model, options.out, options.prompts, options.seed, options.complete)
     else:
         report(options.out)
 

@@ -29,6 +29,15 @@ such head.
 | family | answers | tags | blanks | similarity |
 |---|---|---|---|---|
 """
+LANGUAGE_MODELS = """
+## Language models
+
+The same for `TextGeneration`, from tiny random decoders. *Erasing*: a hidden part is left out of the pass while all
+other tokens keep their positions, or, where the model takes no positions, hidden by an attention mask.
+
+| family | blocks | sites | erasing by |
+|---|---|---|---|
+"""
 TAIL = """
 A family that is not listed either works or raises an error that names the missing part when the task is made.
 """
@@ -89,14 +98,37 @@ def head_cell(kind: str, task_class: Any, rows: Any, **options: Any) -> str:
     return "yes"
 
 
+def language_model_line(kind: str) -> str:
+    """One row of the table of language models."""
+    from diffmask.errors import DiffMaskError
+    from diffmask.tasks.generation.task import TextGeneration
+    from support.tiny_language_models import tiny_language_model, word_tokenizer
+
+    prompts = [
+        {"documents": ["ann lives in oslo. bob is a pilot."], "question": "what is bob?", "response": "a pilot."}
+    ]
+    try:
+        task = TextGeneration(tiny_language_model(kind), word_tokenizer(), train=prompts)
+        task.trace(task.data["train"])
+    except DiffMaskError as error:
+        return f"| {kind} | {type(error).__name__}: {error} | | |\n"
+    path = task.site("block1").module.rpartition(".")[0]
+    way = "positions" if task.takes_positions else "attention mask"
+    return f"| {kind} | `{path}` | {len(task.sites)} | {way} |\n"
+
+
 def page() -> str:
     """The whole page."""
+    from support.tiny_language_models import FAMILIES as DECODERS
+    from support.tiny_language_models import FURTHER as FURTHER_DECODERS
     from support.tiny_models import FAMILIES, FURTHER
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         families = "".join(line(family.kind) for family in [*FAMILIES, *FURTHER])
-        return HEAD + families + HEADS + "".join(heads_line(family.kind) for family in FAMILIES) + TAIL
+        heads = "".join(heads_line(family.kind) for family in FAMILIES)
+        decoders = "".join(map(language_model_line, [*DECODERS, *FURTHER_DECODERS]))
+        return HEAD + families + HEADS + heads + LANGUAGE_MODELS + decoders + TAIL
 
 
 if __name__ == "__main__":

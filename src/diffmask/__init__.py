@@ -66,6 +66,7 @@ _HOMES = {
     "TextClassificationConfig": "tasks.text.configs",
     "FineTunedClassificationConfig": "tasks.text.configs",
     "TextGeneration": "tasks.generation.task",
+    "SequenceToSequence": "tasks.generation.sequence_to_sequence",
     "TextGenerationConfig": "tasks.generation.config",
     "PromptEncodingConfig": "tasks.generation.encoding",
     "ResponseExplanation": "explanation.response",

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedTokenizerFast
 
 WORDS = [
     "ann",
@@ -47,6 +47,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "phi": SIZES,
 }
 
+FURTHER: dict[str, dict[str, Any]] = {
+    "qwen3": {**KEYS, "head_dim": 16},
+    "gemma2": {**KEYS, "head_dim": 16},
+    "gpt_neox": SIZES,
+    "opt": {**SIZES, "ffn_dim": 48, "word_embed_proj_dim": 32},
+    "bloom": {"hidden_size": 32, "n_layer": 3, "n_head": 2},
+}
+"""Families that only the table of models goes through."""
+
 
 def word_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
     """One token per word or punctuation mark; a word of its own for everything that the tests write."""
@@ -69,10 +78,23 @@ def tiny_language_model(kind: str, seed: int = 0, **options: Any) -> Any:
         "eos_token_id": 3,
         "max_position_embeddings": 128,
     }
-    config = AutoConfig.for_model(kind, **{**choices, **FAMILIES[kind], **options})
+    config = AutoConfig.for_model(kind, **{**choices, **{**FAMILIES, **FURTHER}[kind], **options})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config)
+        for value in model.parameters():
+            if value.ndim > 1:
+                value.data.normal_(std=0.25)
+    return model.eval()
+
+
+def tiny_encoder_decoder(seed: int = 0) -> Any:
+    """A random T5 with large weights."""
+    sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 3, "num_heads": 2}
+    marks = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", **sizes, **marks))
         for value in model.parameters():
             if value.ndim > 1:
                 value.data.normal_(std=0.25)

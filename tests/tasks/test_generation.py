@@ -18,7 +18,7 @@ from diffmask.explanation.response import ResponseExplanation
 from diffmask.tasks.generation.encoding import EVENT, PART, POSITION, PromptEncodingConfig
 from diffmask.tasks.generation.prompt import read_prompt, render
 from diffmask.tasks.generation.task import TextGeneration
-from support.tiny_language_models import FAMILIES, tiny_language_model, word_tokenizer
+from support.tiny_language_models import FAMILIES, tiny_encoder_decoder, tiny_language_model, word_tokenizer
 
 torch.set_num_threads(1)
 PROMPTS: list[Any] = [
@@ -479,3 +479,44 @@ def test_documents_of_files_are_read_or_refused(tmp_path: Path) -> None:
 def test_a_response_without_room_for_a_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="max_new_tokens"):
         PromptEncodingConfig(max_new_tokens=0)
+
+
+@cache
+def encoder_decoder() -> dm.SequenceToSequence:
+    encoding = PromptEncodingConfig(max_new_tokens=4)
+    return dm.SequenceToSequence(tiny_encoder_decoder(), word_tokenizer(), train=PROMPTS, encoding=encoding)
+
+
+def test_an_encoder_decoder_answers_like_the_plain_model() -> None:
+    task = encoder_decoder()
+    row, batch = task.rows["train"][0], task.data["train"][:1].trim()
+    ids = torch.tensor([row.prompt.ids])
+    with torch.no_grad():
+        logits = task.model(input_ids=ids, labels=torch.tensor([row.response])).logits[0]
+        own = task.model.generate(input_ids=ids, max_new_tokens=4, do_sample=False)[0, 1:]
+    found = answer(task, batch).base_dist.logits[0, : len(row.response)]
+    torch.testing.assert_close(found, logits.log_softmax(-1), **CLOSE)
+    assert own.tolist() == list(row.response)
+    together = answer(task, task.data["train"]).base_dist.logits[0, : len(row.response)]
+    torch.testing.assert_close(together, found, **CLOSE)
+
+
+def test_parts_of_an_encoder_are_hidden_needed_and_linked() -> None:
+    task = encoder_decoder()
+    found = dm.LeaveOneOut().fit(task)(PROMPTS[2]).verify(0.5)
+    assert found.verified.minimal and found.without_the_rest().same
+    assert len(found.links) == 4 and found.layers[0] == ("block1", "block2", "block3")
+    batch = task.data["train"][:1].trim()
+    gone = batch.token_inputs[PART] == 1
+    with torch.no_grad():
+        late: Any = task.predict_hidden_from(batch, gone, 3)
+    torch.testing.assert_close(late.base_dist.logits, answer(task, batch).base_dist.logits, **CLOSE)
+    for method in (dm.Attention(), dm.Gradient(), dm.ContextCite(ablations=6)):
+        assert method.fit(task)(batch).scores.shape == batch.tokens.shape
+
+
+def test_each_kind_of_model_names_the_class_to_use() -> None:
+    with pytest.raises(InputError, match="SequenceToSequence"):
+        TextGeneration(tiny_encoder_decoder(), word_tokenizer())
+    with pytest.raises(InputError, match="TextGeneration"):
+        dm.SequenceToSequence(tiny_language_model("llama"), word_tokenizer())

@@ -15,6 +15,7 @@ def decode_greedily(
     model: Any,
     prompts: Sequence[Ids],
     positions: Sequence[Ids],
+    visible: Sequence[Ids],
     accepts: Set[str],
     *,
     ends: Set[int],
@@ -23,12 +24,13 @@ def decode_greedily(
 ) -> list[Ids]:
     """Return the most probable continuation of each prompt, with the token that ends it.
 
-    Positions may have gaps where parts are hidden; new tokens continue after the last one.
+    Positions may have gaps where parts are left out, and `visible` is 0 for hidden tokens; new tokens continue after
+    the last position.
     """
     device = model.get_input_embeddings().weight.device
     width = max(map(len, prompts))
     tokens = torch.tensor([[pad_token] * (width - len(ids)) + list(ids) for ids in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(seen)) + list(seen) for seen in visible], device=device)
     places = torch.tensor([[0] * (width - len(ids)) + list(ids) for ids in positions], device=device)
     responses: list[list[int]] = [[] for _ in prompts]
     running, cache = set(range(len(prompts))), None
@@ -51,13 +53,19 @@ def decode_greedily(
 
 @torch.no_grad()
 def decode_encoded(
-    model: Any, prompts: Sequence[Ids], *, ends: Set[int], pad_token: int, max_new_tokens: int
+    model: Any,
+    prompts: Sequence[Ids],
+    visible: Sequence[Ids],
+    *,
+    ends: Set[int],
+    pad_token: int,
+    max_new_tokens: int,
 ) -> list[Ids]:
     """Return the greedy response of a sequence-to-sequence model to each prompt."""
     device = model.get_input_embeddings().weight.device
     width = max(map(len, prompts))
     tokens = torch.tensor([[*ids, *[pad_token] * (width - len(ids))] for ids in prompts], device=device)
-    mask = torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids in prompts], device=device)
+    mask = torch.tensor([[*seen, *[0] * (width - len(seen))] for seen in visible], device=device)
     start = model.config.decoder_start_token_id
     responses = torch.full((len(prompts), 1), start, device=device)
     with frozen(model):

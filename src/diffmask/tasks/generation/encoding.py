@@ -93,11 +93,13 @@ def _part_of(span: tuple[int, int], parts: Sequence[PromptPart]) -> int:
     return low + 1 if low < len(parts) and parts[low].span[0] < span[1] else 0
 
 
-def build_batch(rows: Sequence[ResponseRow], pad_token: int, device: torch.device) -> Batch:
-    """Return the rows as one batch, padded on the right."""
+def build_batch(
+    rows: Sequence[ResponseRow], pad_token: int, device: torch.device, *, with_response: bool = True
+) -> Batch:
+    """Return the rows as one batch, padded on the right; without the response if a decoder of its own reads it."""
     if not rows:
         raise InputError("there are no prompts")
-    width = max(len(row.prompt.ids) + len(row.response) - 1 for row in rows)
+    width = max(len(row.prompt.ids) + (len(row.response) - 1) * with_response for row in rows)
     events = max(len(row.response) for row in rows)
     tokens = torch.full((len(rows), width), pad_token)
     present, maskable = (torch.zeros(len(rows), width, dtype=torch.bool) for _ in range(2))
@@ -106,12 +108,13 @@ def build_batch(rows: Sequence[ResponseRow], pad_token: int, device: torch.devic
     evidence = torch.zeros(len(rows), width)
     for index, row in enumerate(rows):
         prompt, response = len(row.prompt.ids), len(row.response)
-        length = prompt + response - 1
-        tokens[index, :length] = torch.tensor((*row.prompt.ids, *row.response[:-1]))
+        length = prompt + (response - 1) * with_response
+        tokens[index, :length] = torch.tensor((*row.prompt.ids, *row.response[:-1])[:length])
         present[index, :length] = True
         part[index, :prompt] = torch.tensor(row.prompt.part_numbers)
         position[index] = torch.arange(width)
-        event[index, prompt - 1 : length] = torch.arange(1, response + 1)
+        if with_response:
+            event[index, prompt - 1 : length] = torch.arange(1, response + 1)
         target[index, :response] = torch.tensor(row.response)
         scored[index, slice(*(row.span or (0, response)))] = True
         decisive = torch.tensor((False, *row.evidence), dtype=torch.float32)

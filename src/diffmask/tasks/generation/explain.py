@@ -18,7 +18,7 @@ from diffmask.core.verification.masks import MaskedTexts, TextUnits, run_searche
 from diffmask.core.verification.search import Kept, Measurement, SearchConfig, SearchResult, search_minimal_set
 from diffmask.errors import InputError
 from diffmask.explanation.response import NeededParts, PartTable, Regenerated, ResponseExplanation
-from diffmask.tasks.generation.encoding import EVENT, PART, POSITION, SCORED, ResponseRow, build_batch
+from diffmask.tasks.generation.encoding import PART, SCORED, ResponseRow
 
 if TYPE_CHECKING:
     from diffmask.tasks.generation.task import TextGeneration
@@ -55,11 +55,11 @@ def _is_own(prompt: Any) -> bool:
 def _explain_rows(
     task: "TextGeneration", explainer: Any, rows: Sequence[ResponseRow], own: Sequence[bool], verify: bool
 ) -> list[ResponseExplanation]:
-    batch = build_batch(rows, task.pad_token, task.device)
+    batch = task.batch_of(rows)
     at_once = max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])
     scores = unit_scores(explainer(batch, rows_at_once=at_once).scores, task.unit_numbers(batch)).cpu()
     method = explainer.config.label if explainer.config else type(explainer).__name__
-    copies = [PromptCopies(task, row, build_batch([row], task.pad_token, task.device)) for row in rows]
+    copies = [PromptCopies(task, row, task.batch_of([row])) for row in rows]
     margin = float(getattr(explainer.config, "margin", DEFAULT_MARGIN))
     found = needed_parts(task, batch, scores, margin) if verify else [None] * len(rows)
     return [
@@ -196,7 +196,7 @@ class PromptCopies:
     def layers(self) -> tuple[tuple[str, ...], PartTable]:
         """Return the KL per response token when each part's keys and values are hidden from a layer on."""
         erased = self._each_part()
-        depth = sum(name.startswith("block") for name in self.task.sites)
+        depth = self.task.depth
         chosen = spread_indices(depth, LAYERS_SHOWN)
 
         def work(items: slice) -> Tensor:
@@ -215,10 +215,7 @@ class PromptCopies:
         """Generate the response from the kept parts alone."""
         keep = torch.tensor((True, *kept), device=self.batch.tokens.device)[self.batch.token_inputs[PART]]
         shorter = self.task.erase(self.batch, ~keep)
-        stop = int((shorter.token_inputs[EVENT] == 1).int().argmax(dim=1)) + 1
-        ids = tuple(shorter.tokens[0, :stop].tolist())
-        positions = tuple(shorter.token_inputs[POSITION][0, :stop].tolist())
-        response = self.task.generate([ids], [positions])[0]
+        response = self.task.generate_again(shorter)
         return Regenerated(self.task.decode(self.row.response), self.task.decode(response), self._cut(kept))
 
     def _cut(self, kept: tuple[bool, ...]) -> str:

@@ -3,14 +3,14 @@
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from diffmask.core.batch import Batch, delete_tokens, require_tokens
+from diffmask.core.batch import Batch, delete_tokens, hide_tokens, require_tokens
 from diffmask.core.capabilities import RowText
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import TokenCategoricals, require_finite
@@ -60,6 +60,8 @@ class TextGeneration(Task, RowText):
 
     model: Any
     attention_masked = True
+    responds_in_prompt: ClassVar[bool] = True
+    """Whether the response follows the prompt in the same row, as in a decoder."""
 
     def __init__(
         self,
@@ -89,6 +91,8 @@ class TextGeneration(Task, RowText):
 
     def _inspect(self, model: Any) -> dict[str, Site]:
         """Return the sites and remember the module that maps the last states to logits."""
+        if getattr(model.config, "is_encoder_decoder", False):
+            raise InputError(f"{type(model).__name__} has an encoder and a decoder; use diffmask.SequenceToSequence")
         embedding, head = token_embedding(model), model.get_output_embeddings()
         self.head = next((path for path, module in model.named_modules() if module is head), None)
 
@@ -109,7 +113,7 @@ class TextGeneration(Task, RowText):
             if not rows:
                 raise InputError(f"the model answers none of the {len(prompts)} prompts of '{split}'")
         self.rows[split] = rows
-        self.data[split] = build_batch(rows, self.pad_token, self.device)
+        self.data[split] = self.batch_of(rows)
 
     def subset(self, split: str, rows: Int[Tensor, " row"]) -> "TextGeneration":
         """Return the task with only the given rows of a split."""
@@ -157,32 +161,50 @@ class TextGeneration(Task, RowText):
             raise InputError(f"the response of prompt {number} is empty")
         return ids
 
-    def generate(self, prompts: Sequence[Ids], positions: Sequence[Ids] | None = None) -> list[Ids]:
-        """Return the greedy response to each prompt, given as token ids; prompts of similar length share a pass."""
+    def generate(
+        self, prompts: Sequence[Ids], positions: Sequence[Ids] | None = None, visible: Sequence[Ids] | None = None
+    ) -> list[Ids]:
+        """Return the greedy response to each prompt, given as token ids; prompts of similar length share a pass.
+
+        `visible` is 0 for tokens that are hidden from attention.
+        """
         places = [tuple(range(len(ids))) for ids in prompts] if positions is None else positions
+        seen = [(1,) * len(ids) for ids in prompts] if visible is None else visible
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         responses: dict[int, Ids] = {}
         while order:
             size = max(1, TOKENS_AT_ONCE // (len(prompts[order[0]]) + self.encoding.max_new_tokens))
             some, order = order[:size], order[size:]
-            chosen = [prompts[index] for index in some], [places[index] for index in some]
+            chosen = [[values[index] for index in some] for values in (prompts, places, seen)]
             responses.update(zip(some, self._decode(*chosen), strict=True))
         return [responses[index] for index in range(len(prompts))]
 
-    def _decode(self, prompts: Sequence[Ids], positions: Sequence[Ids]) -> list[Ids]:
+    def _decode(self, prompts: Sequence[Ids], positions: Sequence[Ids], visible: Sequence[Ids]) -> list[Ids]:
         return decode_greedily(
             self.model,
             prompts,
             positions,
+            visible,
             self.accepts,
             ends=self.ends,
             pad_token=self.pad_token,
             max_new_tokens=self.encoding.max_new_tokens,
         )
 
+    def generate_again(self, batch: Batch) -> Ids:
+        """Return the greedy response to the prompt of a single row, some of whose parts may be erased."""
+        first = (batch.token_inputs[EVENT] == 1).int()
+        stop = int(first.argmax(dim=1)) + 1 if self.responds_in_prompt else batch.tokens.shape[1]
+        values = (batch.tokens, batch.token_inputs[POSITION], batch.present.long())
+        return self.generate(*([tuple(value[0, :stop].tolist())] for value in values))[0]
+
     def encode(self, prompts: Sequence[Any], span: tuple[int, int] | None = None) -> Batch:
         """Return prompts as a batch; `span` explains only some response tokens: (2, 3) is the third one alone."""
-        return build_batch(self.read(prompts, span), self.pad_token, self.device)
+        return self.batch_of(self.read(prompts, span))
+
+    def batch_of(self, rows: Sequence[ResponseRow]) -> Batch:
+        """Return prompts with responses as one batch."""
+        return build_batch(rows, self.pad_token, self.device, with_response=self.responds_in_prompt)
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of response tokens, without special tokens."""
@@ -197,14 +219,26 @@ class TextGeneration(Task, RowText):
         """Return the rows without the erased tokens, as `encoding.erasing` says.
 
         Nothing attends to a hidden token, so leaving it out while all other positions stay gives the same logits in
-        less time than an attention mask.
+        less time than an attention mask, which a model without position ids needs.
         """
         gone = erased & batch.maskable
         if self.encoding.erasing == "replace":
             tokens = batch.tokens.masked_fill(gone, self._replacement)
             return Batch(**{**vars(batch), "tokens": tokens, "maskable": batch.maskable & ~gone})
+        if self.encoding.erasing == "hide" and not self.takes_positions:
+            return hide_tokens(batch, gone)
         shorter = delete_tokens(batch, gone).trim()
         return close_gaps(shorter) if self.encoding.erasing == "remove" else shorter
+
+    @property
+    def depth(self) -> int:
+        """Number of blocks from which on a part can be hidden."""
+        return sum(name.startswith("block") for name in self.sites)
+
+    @property
+    def takes_positions(self) -> bool:
+        """Whether the model is told the position of each token, so that a hidden token can be left out."""
+        return "position_ids" in self.accepts
 
     def explained_outcome(self, batch: Batch) -> Shaped[Tensor, "row event"]:
         """Return the response tokens."""
