@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import diffmask as dm
+from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import TokenCategoricals, divergence, log_odds, predicts
+from diffmask.core.distributions import divergence, log_odds, predicts
 from diffmask.core.training import generator
 from diffmask.core.units import tokens_of_units
 from diffmask.core.verification.masks import run_searches, select_rows

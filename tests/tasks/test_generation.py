@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import diffmask as dm
+from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch, hide_tokens
-from diffmask.core.distributions import TokenCategoricals, divergence, log_odds, predicted_outcome
+from diffmask.core.distributions import divergence, log_odds, predicted_outcome
 from diffmask.core.units import unit_scores
 from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.distributions import Categorical, Distribution
 
+from diffmask.core.answers import SpanAnswer
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import SpanAnswer, logits, predicted_outcome
+from diffmask.core.distributions import logits, predicted_outcome
 from diffmask.datasets.squad import (
     Answers,
     QuestionExample,

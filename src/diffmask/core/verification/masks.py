@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
+from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import (
-    TokenCategoricals,
     agreement,
     divergence,
     flat_logits,

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
 
+from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import TokenCategoricals
 from diffmask.core.hooks import Edit, Site, edit_argument, frozen, remove_added_hooks
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError

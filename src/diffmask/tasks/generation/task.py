@@ -10,10 +10,11 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
+from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch, delete_tokens, hide_tokens, require_tokens
 from diffmask.core.capabilities import RowText
 from diffmask.core.config import digest_of
-from diffmask.core.distributions import TokenCategoricals, require_finite
+from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks, select_tokens
 from diffmask.core.task import Task
 from diffmask.core.units import unit_columns
