@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 from html.parser import HTMLParser
 
 import pytest
@@ -216,3 +217,20 @@ def test_a_method_without_layers_has_scores_only() -> None:
 def test_a_task_that_reads_no_texts_says_so(toy_task: CountingTask) -> None:
     with pytest.raises(TaskError, match="explaining a str: CountingTask reads batches only"):
         IntegratedGradients(site="hidden", n_steps=2).fit(toy_task)("text")
+
+
+def test_an_explanation_is_pickled_without_its_model(explanation: Explanation) -> None:
+    stored = pickle.dumps(explanation)
+    assert len(stored) < 50_000
+    loaded = pickle.loads(stored)
+    assert loaded.heatmap() == explanation.heatmap()
+    assert loaded.to_dict() == explanation.to_dict()
+    with pytest.raises(InputError, match="loaded without its model"):
+        loaded.hard_mask(-1.0)
+    with pytest.raises(InputError, match="has lost its model"):
+        loaded.verify()
+
+
+def test_an_explainer_is_one_line(explainer: Explainer) -> None:
+    assert repr(explainer).startswith("SurrogateMaskExplainer(surrogate-mask ")
+    assert repr(explainer).count("\n") == 0 and "BertForSequenceClassification" in repr(explainer)

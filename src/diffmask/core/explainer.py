@@ -25,6 +25,7 @@ from diffmask.core.progress import keep_if_interrupted, progress_bar
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
+from diffmask.results.formatting import format_duration
 
 DEFAULT_MARGIN = 0.1
 """Largest KL(original || masked) of a verified set, in nats, for methods without a margin of their own."""
@@ -88,6 +89,13 @@ class Explainer(nn.Module, ABC):
         """Diagnostics of the fit, by site."""
         self.config: Method | None = None
         """The method that fitted this explainer."""
+
+    def __repr__(self) -> str:
+        """Return the method, the model and the cost of the fit in one line, not the tree of modules."""
+        method = type(self).__name__ if self.config is None else self.config.label
+        seconds = self.fit_cost.seconds
+        cost = f", fitted in {format_duration(seconds)}" if seconds >= 1 else ""
+        return f"{type(self).__name__}({method} of {type(self.task.model).__name__}{cost})"
 
     @abstractmethod
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

@@ -54,6 +54,38 @@ class HardMask:
         return f"Without {erased} of {len(self.kept)} words the model predicts {self.prediction}; {effect}."
 
 
+CACHED = ("scores", "by_layer", "verified_layers")
+"""Properties that are computed again after unpickling."""
+
+
+@dataclass(frozen=True)
+class KnownEffects:
+    """Measured effects of masks of an explanation that was pickled without its model."""
+
+    effects: dict[tuple[tuple[bool, ...], str | None], tuple[float, Prediction]]
+
+    def __call__(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
+        """Return the effect of a mask that was measured before pickling."""
+        try:
+            return self.effects[tuple(kept.tolist()), layer]
+        except KeyError:
+            raise InputError(
+                "this explanation was loaded without its model, and this mask was not measured before; explain the "
+                "text again"
+            ) from None
+
+
+@dataclass(frozen=True)
+class KnownLayers:
+    """Verified sets of all layers of an explanation that was pickled without its model."""
+
+    layers: tuple[VerifiedSet, ...]
+
+    def __call__(self) -> tuple[VerifiedSet, ...]:
+        """Return the sets."""
+        return self.layers
+
+
 MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
 """Divergence and prediction when only the given tokens are kept at a layer."""
 
@@ -102,9 +134,25 @@ class Explanation:
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores.tolist(), self.words, strict=True), reverse=True)[:3]
-        needed = ", ".join(f"{word!r} {score:.2f}" for score, word in best)
+        needed = ", ".join(f"{word!r} {format_decimal(score, 2)}" for score, word in best)
         explained = self.prediction if self.explains_prediction else f"{self.target}, predicted {self.prediction}"
         return f"Explanation({explained}: {needed or 'no words'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return plain values for pickling: the model stays behind, the checked masks of the picture come along."""
+        effects = {
+            (tuple(self._tokens_of(torch.tensor(check.kept, dtype=torch.bool)).tolist()), check.layer): (
+                check.divergence,
+                check.prediction,
+            )
+            for check in self.checks()
+        }
+        lost = {
+            "mask_effect": KnownEffects(effects),
+            "verifier": None,
+            "layer_verifier": KnownLayers(self.verified_layers),
+        }
+        return {**{name: value for name, value in vars(self).items() if name not in CACHED}, **lost}
 
     @property
     def explains_prediction(self) -> bool:

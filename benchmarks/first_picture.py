@@ -1,0 +1,68 @@
+"""Time from a fresh interpreter to the first picture of one sentence: `diffmask.explain` and Captum's layer IG.
+
+Each is a process of its own, so that imports and the loading of the model count. Usage:
+
+    python benchmarks/first_picture.py CLASSIFIER [--repeats 3]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+
+TEXT = "A fast, funny, highly enjoyable movie."
+OURS = """
+import diffmask as dm
+dm.explain({model!r}, {text!r}, {method!r}).show()
+"""
+CAPTUM = """
+import torch
+from captum.attr import LayerIntegratedGradients
+from captum.attr import visualization
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+model = AutoModelForSequenceClassification.from_pretrained({model!r}).eval()
+tokenizer = AutoTokenizer.from_pretrained({model!r})
+encoded = tokenizer({text!r}, return_tensors="pt")
+ids, mask = encoded["input_ids"], encoded["attention_mask"]
+target = int(model(ids, mask).logits.argmax())
+baseline = torch.full_like(ids, tokenizer.pad_token_id)
+baseline[:, 0], baseline[:, -1] = ids[:, 0], ids[:, -1]
+layer = LayerIntegratedGradients(lambda ids, mask: model(ids, mask).logits, model.get_input_embeddings())
+scores = layer.attribute(ids, baselines=baseline, additional_forward_args=(mask,), target=target, n_steps=50)
+scores = scores.sum(dim=-1)[0]
+print(list(zip(tokenizer.convert_ids_to_tokens(ids[0]), (scores / scores.norm()).tolist())))
+"""
+
+
+def seconds(script: str) -> float:
+    """Run a script in a fresh interpreter and return its wall time."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, capture_output=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    scripts = {
+        "diffmask.explain, leave-one-out, verified": OURS.format(model=options.model, text=TEXT, method=None),
+        "diffmask.explain, integrated gradients, verified": OURS.format(
+            model=options.model, text=TEXT, method="integrated-gradients"
+        ),
+        "Captum's LayerIntegratedGradients, 50 steps": CAPTUM.format(model=options.model, text=TEXT),
+    }
+    times: dict[str, list[float]] = {name: [] for name in scripts}
+    for _ in range(options.repeats):  # in turn, so that a busy machine slows all of them
+        for name, script in scripts.items():
+            times[name].append(seconds(script))
+    reference = statistics.median(times["Captum's LayerIntegratedGradients, 50 steps"])
+    for name, values in times.items():
+        median = statistics.median(values)
+        print(f"{name}: {median:.2f} s (from {min(values):.2f} to {max(values):.2f}), {median / reference:.2f}x")
+
+
+if __name__ == "__main__":
+    main()
