@@ -33,6 +33,9 @@ test-slow: $(VENV)/installed ## the suites that take minutes
 fuzz: $(VENV)/installed ## 1,000 command lines, 2,000 calls and 500 damaged files: no error but our own
 	PYTHONPATH=tests $(ONE_THREAD) $(BIN)/python -m fuzz --commands 1000 --calls 2000 --artefacts 500 --seed $(or $(SEED),0)
 
+mutants: $(VENV)/installed ## small changes to the core, one at a time: the tests must notice at least 90 %
+	PYTHONPATH=tests $(ONE_THREAD) $(BIN)/python -m mutants --each $(or $(EACH),16) --seed $(or $(SEED),0)
+
 audit: $(VENV)/installed ## known vulnerabilities of the pinned dependencies, where pip-audit and a network are available
 	$(BIN)/python -m pip_audit --version >/dev/null 2>&1 || $(INSTALL) pip-audit || (echo "pip-audit cannot be installed here" && exit 1)
 	$(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip
