@@ -196,6 +196,11 @@ _METRICS = (
         "metrics.perturbation_curves:DeletionInsertion",
         "areas under the deletion and insertion curves (Petsiuk 2018)",
     ),
+    (
+        "f-fidelity",
+        "metrics.f_fidelity:FFidelity",
+        "erasure within the distribution of a copy fine-tuned once on random masks (Zheng 2025)",
+    ),
     ("decision-flip", "metrics.perturbation_curves:DecisionFlip", "share of tokens whose removal flips the prediction"),
     ("infidelity", "metrics.robustness:Infidelity", "do scores predict the effect of perturbations? (Yeh 2019)"),
     ("sensitivity", "metrics.robustness:MaxSensitivity", "largest change of the scores under small noise (Yeh 2019)"),

@@ -21,6 +21,8 @@ from diffmask.experiments.experiment import Experiment
 from diffmask.experiments.result_builder import build_results
 from diffmask.experiments.run import execute
 from diffmask.metrics.base import Metric
+from diffmask.metrics.self_test import describe
+from diffmask.metrics.self_test import self_test as test_metrics
 from diffmask.report.page import write_page
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.results.records import require_path
@@ -48,11 +50,13 @@ def benchmark(
     executor: Executor | None = None,
     view: ProgressView | None = None,
     say: Callable[[str], None] = print_now,
+    self_test: bool = False,
 ) -> BenchmarkResult:
     """Compare methods on one model and some of its held-out texts.
 
     With `out`, everything is kept in that folder, and a killed run resumes. `say` receives the forecast. An executor
-    of other processes needs the task as a config, which its workers load again.
+    of other processes needs the task as a config, which its workers load again. `self_test` adds a paragraph to the
+    verdict: which metrics rank degraded explanations in their known order, and so can be relied on.
     """
     config = BenchmarkConfig.of(methods, metrics, texts=texts, seeds=seeds, split=split, budget=budget)
     if out is not None:
@@ -64,7 +68,7 @@ def benchmark(
         )
     with ExitStack() as stack:
         folder = Path(out) if out is not None else Path(stack.enter_context(TemporaryDirectory()))
-        result = run_benchmark(config, task, folder.resolve(), executor, view, say)
+        result = run_benchmark(config, task, folder.resolve(), executor, view, say, self_test)
         if out is not None:
             result.save(folder)
             write_page(folder)
@@ -78,6 +82,7 @@ def run_benchmark(
     executor: Executor | None,
     view: ProgressView | None,
     say: Callable[[str], None],
+    self_test: bool = False,
 ) -> BenchmarkResult:
     """Build an experiment of one task, run its missing nodes, and return the result."""
     store = Store(folder / "store")
@@ -105,7 +110,8 @@ def run_benchmark(
     chosen = executor or SerialExecutor(threads=torch.get_num_threads())
     result = execute(experiment, workspaces, folder, chosen, view or default_view(), details)
     (built,) = build_results(experiment, workspaces, result, folder)
-    return replace(built, warnings=[*built.warnings, *left_out])
+    reliability = [describe(test_metrics(workspaces[0], config.metrics))] if self_test else []
+    return replace(built, warnings=[*built.warnings, *left_out], verdict=[*built.verdict, *reliability])
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ def benchmark(
     engine: options.EngineName = "serial",
     workers: options.Workers = None,
     quiet: options.Quiet = False,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Also test whether the metrics rank degraded explanations rightly.")
+    ] = False,
     task: options.TaskName = None,
     trust_remote_code: options.TrustRemoteCode = False,
     address: options.SchedulerAddress = None,
@@ -75,6 +78,7 @@ def benchmark(
     executor = None if serial else options.make_engine(engine, workers=workers, interface=interface, **cluster)
     names = methods.split(","), metrics.split(",")
     limits = {"texts": texts, "seeds": options.parse_seeds(seeds), "budget": budget, "executor": executor}
+    limits["self_test"] = self_test
     _run({"model": model, "data": data}, task, trust_remote_code, names, choices or [], out, quiet, **limits)
 
 
