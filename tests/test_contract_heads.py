@@ -90,7 +90,13 @@ def fitted(name: str, task_name: str) -> Explainer | str:
     return found
 
 
-@pytest.mark.parametrize("task_name", TASKS)
+QUICK_TASKS = ("question-answering", "token-classification")
+"""Checked on every run; the others share most of their code with these and are checked on slow runs."""
+
+
+@pytest.mark.parametrize(
+    "task_name", [name if name in QUICK_TASKS else pytest.param(name, marks=pytest.mark.slow) for name in TASKS]
+)
 @pytest.mark.parametrize("name", [entry.name for entry in registry.entries("method")])
 def test_a_method_keeps_its_contract_on_this_head(name: str, task_name: str, tmp_path: Path) -> None:
     task, explainer = TASKS[task_name](), fitted(name, task_name)
