@@ -5,6 +5,7 @@ import pickle
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from diffmask.core.batch import Attribution, Batch
@@ -35,7 +36,7 @@ class InMemoryTaskConfig(TaskConfig):
     training: str
     """Digest of the choices by which `Task.retrain` trains."""
     model_name: str
-    """Class of the model, for labels."""
+    """Name of the model, for labels: its folder or hub id, or its class."""
     task: Task | None = field(default=None, repr=False, compare=False)
     """The loaded task; not part of the cache key, and not sent to workers."""
     source: Callable[[], Task] | None = field(default=None, repr=False, compare=False)
@@ -51,7 +52,7 @@ class InMemoryTaskConfig(TaskConfig):
             training_rows=digest_of({split: digest for split, digest in rows.items() if split != "test"}),
             mask_token=task.mask_token,
             training=digest_of(training_choices(task)),
-            model_name=type(task.model).__name__,
+            model_name=_model_name(task),
             task=task,
             source=source,
         )
@@ -78,7 +79,7 @@ class InMemoryTaskConfig(TaskConfig):
 
     @property
     def label(self) -> str:
-        """Class of the model."""
+        """Name of the model."""
         return self.model_name
 
     def build(self, seed: int) -> Task:
@@ -94,6 +95,13 @@ class InMemoryTaskConfig(TaskConfig):
                 "start the run again"
             )
         return task
+
+
+def _model_name(task: Task) -> str:
+    """Return the hub id or the folder's name that a model was loaded from, or its class."""
+    name = str(getattr(getattr(task.model, "config", None), "name_or_path", "") or "")
+    path = Path(name)
+    return (path.resolve().name if path.is_dir() else name) or type(task.model).__name__
 
 
 def _unpickle_config(values: dict[str, Any]) -> InMemoryTaskConfig:

@@ -1,0 +1,29 @@
+"""On a phone the table of methods is a list: no measure is cut off. The title is the name of the user's model."""
+
+from pathlib import Path
+
+from diffmask.report.page import asset, render_page
+from diffmask.tasks.classification import TextClassification
+from diffmask.workspace.workspace import InMemoryTaskConfig
+from support.board import synthetic_board
+from support.tiny_models import tiny_model, word_pieces
+
+
+def test_every_cell_names_its_metric_where_there_is_no_header() -> None:
+    board = synthetic_board()
+    page = render_page([board])
+    for metric in board.metrics:
+        arrow = "↑" if metric.higher_is_better else "↓"
+        assert page.count(f'<td data-metric="{metric.title} {arrow}"') == len(board.methods)
+    narrow = asset("report.css").partition("@media (max-width: 30rem)")[2]
+    assert "attr(data-metric)" in narrow and ".leaderboard thead" in narrow
+
+
+def test_a_model_from_a_folder_has_the_folders_name(tmp_path: Path) -> None:
+    folder = tmp_path / "my-classifier"
+    tiny_model("bert").save_pretrained(folder)
+    word_pieces().save_pretrained(folder)
+    assert InMemoryTaskConfig.of(TextClassification(folder)).label == "my-classifier"
+    assert InMemoryTaskConfig.of(TextClassification(tiny_model("bert"), word_pieces())).label == (
+        "BertForSequenceClassification"
+    )
