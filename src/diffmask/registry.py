@@ -106,6 +106,16 @@ _TASKS = (
         "tasks.generation.config:TextGenerationConfig",
         "a decoder language model on prompts: which parts did its response need?",
     ),
+    (
+        "news-recommender",
+        "tasks.recommender.configs:NewsRecommenderConfig",
+        "a trained news recommender (NRMS) on impressions in MIND's format",
+    ),
+    (
+        "trained-news-recommender",
+        "tasks.recommender.configs:TrainedNewsRecommenderConfig",
+        "NRMS trained on impressions in MIND's format (Wu 2019)",
+    ),
     ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
 )
 _METHODS = (

@@ -6,9 +6,11 @@ from typing import Any
 from diffmask.core.capabilities import ExplainsInputs, require
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
-from diffmask.errors import InputError
+from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Explanation
 from diffmask.results.word_shift import MIN_TEXTS, SMALLEST_CHANGE, ExplainedText, ModelComparison, compare_words
+from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.text.task import TextTask
 
 
 def compare(
@@ -53,6 +55,16 @@ def compare(
         words=compare_words(texts, smallest_change=smallest_change, min_texts=min_texts),
         examples=tuple(chosen),
     )
+
+
+def comparison_inputs(task: Task, count: int) -> list[Any]:
+    """Return up to `count` test inputs of a task that holds them: impressions, or texts."""
+    if isinstance(task, NewsRecommender):
+        return task.impressions["test"][:count]
+    if isinstance(task, TextTask):
+        examples = task.texts["test"][:count]
+        return [example.text if example.pair is None else (example.text, example.pair) for example in examples]
+    raise TaskError(f"{type(task).__name__} holds no inputs to compare models on; give them to diffmask.compare")
 
 
 def _explanations(explainer: Explainer, inputs: list[Any], fields: dict[str, Any]) -> list[Explanation]:

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from diffmask import __version__
-from diffmask.cli import aggregate, benchmark, demo, explain, fit, needs, report, roar, run, train
+from diffmask.cli import aggregate, benchmark, compare, demo, explain, fit, needs, report, roar, run, train
 from diffmask.cli import report as listing
 from diffmask.cli import roar as analyse
 from diffmask.errors import DiffMaskError
@@ -27,6 +27,7 @@ app.command("explain")(explain.explain)
 app.command("aggregate")(aggregate.aggregate)
 app.command("needs")(needs.needs)
 app.command("benchmark")(benchmark.benchmark)
+app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("roar")(roar.roar)
 app.command("analyse")(analyse.analyse)

@@ -44,6 +44,8 @@ def explain(
     verify: Annotated[
         bool, typer.Option(help="Verify every row of the table on the model, with several masked copies per text.")
     ] = False,
+    n_samples: Annotated[int, typer.Option(min=1, help="mind:FOLDER: number of test impressions to explain.")] = 100,
+    top_k: Annotated[int, typer.Option(min=1, help="mind:FOLDER: most important words per class.")] = 15,
     force: Force = False,
     device: Device = None,
     quiet: Quiet = False,
@@ -69,6 +71,9 @@ def explain(
 
     if not text and data is None and question is None and context is None:
         raise InputError("nothing to explain; give --text, --question with --context, or --data")
+    if data is not None and str(data).startswith("mind:"):
+        _explain_impressions(explainer, model, str(data), out, n_samples, top_k)
+        return
     if data is not None:
         require_output(out, force)
         if not data.is_file():
@@ -92,6 +97,23 @@ def explain(
         columns = _columns(loaded.task, text_column, pair_column)
         rows = explain_table(loaded, data, out, columns, verify=verify, force=force, target=target)
         print(f"scores of {rows} texts: {out}")
+
+
+def _explain_impressions(explainer: str, model: str | None, data: str, out: Path, n_samples: int, top_k: int) -> None:
+    """Explain the impressions of a recommender and write the words that matter to a folder."""
+    from diffmask.benchmarking.word_report import write_word_report
+    from diffmask.cli.options import require_folder
+    from diffmask.tasks.recommender.configs import load_impressions
+    from diffmask.workspace.persistence import load_explainer
+
+    configure_logging(quiet=True)
+    require_folder(out, [], force=True)
+    impressions = load_impressions(data)["test"][:n_samples]
+    importance = write_word_report(load_explainer(explainer, model), impressions, out, top_k=top_k)
+    for group, words in importance.items():
+        listed = ", ".join(f"{row['word']} {row['mean']:.2f} ({row['count']})" for row in words)
+        print(f"{group}: {listed}")
+    print(f"explanations: {out}")
 
 
 def _columns(task: "Task", text_column: str | None, pair_column: str | None) -> "Columns":

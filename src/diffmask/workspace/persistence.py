@@ -17,7 +17,8 @@ from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, StoreError
 from diffmask.results.records import naming_path, require_path
-from diffmask.tasks.text.known_tasks import text_task_class
+from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.text.known_tasks import RECOMMENDER, text_task_class
 from diffmask.tasks.text.pretrained import load_model
 from diffmask.tasks.text.task import TextTask
 from diffmask.workspace.workspace import explainer_artefact, require_model, restore
@@ -142,6 +143,9 @@ def find_explainer(name: str | Path) -> Path:
 
 def _text_notes(task: Task, home: Path) -> dict[str, Any]:
     """Return a text task's name and encoding, and the path of its model relative to the explainer's folder."""
+    if isinstance(task, NewsRecommender):
+        path = os.path.relpath(task.name_or_path, home) if task.name_or_path else ""
+        return {"task": RECOMMENDER, "explain": task.explained, "answer": task.answer, "model": path}
     if not isinstance(task, TextTask):
         return {}
     name = task.model.config.name_or_path
@@ -151,7 +155,10 @@ def _text_notes(task: Task, home: Path) -> dict[str, Any]:
 
 def _text_task(
     notes: Mapping[str, Any], home: Path, model: nn.Module | str | Path | None, tokenizer: Any, trust_remote_code: bool
-) -> TextTask:
+) -> Task:
+    if notes.get("task") == RECOMMENDER:
+        source = model if model is not None else _remembered_model(notes, home)
+        return NewsRecommender(source, tokenizer, explain=notes["explain"], answer=notes["answer"])
     if "reading" not in notes:
         raise StoreError(f"{home} was not fitted to a task on texts; load it with its task")
     source = model if model is not None else _remembered_model(notes, home)
@@ -186,7 +193,7 @@ def _remembered_model(notes: Mapping[str, Any], home: Path) -> str | Path:
 
 def _build(method: Method, task: Task) -> Explainer:
     """Build an explainer whose weights are loaded next; without training rows, one placeholder row serves."""
-    if "train" in task.data or not isinstance(task, TextTask):
+    if "train" in task.data or not isinstance(task, TextTask | NewsRecommender):
         return method.build(task, seed=0)
     task.data["train"] = task.encode([task.placeholder])
     try:

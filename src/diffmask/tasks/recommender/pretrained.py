@@ -13,10 +13,10 @@ from diffmask.core.training import seeded
 from diffmask.datasets.loading import packaged_encoder
 from diffmask.errors import InputError, StoreError
 from diffmask.tasks.recommender.nrms import NRMS, NRMSConfig
+from diffmask.tasks.text.known_tasks import RECOMMENDER_FILE
 from diffmask.tasks.text.pretrained import load_tokenizer, quiet_transformers
 
-FILE = "nrms.json"
-"""File by which the folder of a recommender is known."""
+FILE = RECOMMENDER_FILE
 WEIGHTS = "model.safetensors"
 FORMAT = "diffmask-nrms-1"
 WORDS = "words"

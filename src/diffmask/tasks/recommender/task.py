@@ -63,6 +63,9 @@ class NewsRecommender(Task, RowText):
     model: Any
     attention_masked = True
     has_context = True
+    placeholder: ClassVar[ExplainedCandidate] = ExplainedCandidate(
+        Impression(candidates=(Candidate(title="a"), Candidate(title="b")), history=("c",)), 0
+    )
     comparison_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({"candidate": "all", "explain": "candidate"})
 
     def __init__(

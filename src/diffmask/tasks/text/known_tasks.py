@@ -83,6 +83,8 @@ def recognise_task(model: str | Path, *, trust_remote_code: bool = False) -> str
 
 def trained_config_class(task: str | None, model: str, *, trust_remote_code: bool = False) -> Any:
     """Return the config class of a trained model; without the name of its task, the task is recognised."""
+    if task == RECOMMENDER or (task is None and (Path(model) / RECOMMENDER_FILE).is_file()):
+        return find("task", "news-recommender").load()
     if task == GENERATION or (task is None and _generates(model, trust_remote_code)):
         return find("task", GENERATION).load()
     name = task or recognise_task(model, trust_remote_code=trust_remote_code)
@@ -93,6 +95,9 @@ def trained_config_class(task: str | None, model: str, *, trust_remote_code: boo
 
 
 GENERATION = "text-generation"
+RECOMMENDER = "recommender"
+RECOMMENDER_FILE = "nrms.json"
+"""File by which the folder of a recommender is known."""
 
 
 def _generates(model: str, trust_remote_code: bool) -> bool:
@@ -105,6 +110,8 @@ def _generates(model: str, trust_remote_code: bool) -> bool:
 
 def fine_tuned_config_class(task: str) -> Any:
     """Return the config class that fine-tunes an encoder for a task."""
+    if task == RECOMMENDER:
+        return find("task", "trained-news-recommender").load()
     name = known_task(task).fine_tuned
     if name is None:
         can = [other for other, known in TEXT_TASKS.items() if known.fine_tuned]

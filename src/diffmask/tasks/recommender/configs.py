@@ -1,0 +1,130 @@
+"""Configs of news recommenders: a trained one, or one that is trained first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
+
+from diffmask.core.config import require_between
+from diffmask.core.task import Task, TaskConfig
+from diffmask.datasets.mind import Impression, load_mind
+from diffmask.errors import ConfigError, InputError, TaskError
+from diffmask.tasks.recommender.nrms import NRMSConfig
+from diffmask.tasks.recommender.pretrained import WORDS, init_nrms
+from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.recommender.training import NRMSTraining
+
+PREFIX = "mind:"
+MAX_ROWS = 2000
+"""Rows per split that are encoded for scoring; all impressions are trained on."""
+
+
+def load_impressions(name: str) -> dict[str, list[Impression]]:
+    """Load the splits of `mind:FOLDER`."""
+    if not name.startswith(PREFIX):
+        raise InputError(f"'{name}' holds no impressions; a recommender reads mind:FOLDER")
+    return load_mind(name.removeprefix(PREFIX))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewsRecommenderConfig(TaskConfig):
+    """Trained recommender on impressions."""
+
+    name: ClassVar[str] = "news-recommender"
+
+    model: str
+    """Folder of the recommender."""
+    data: str
+    """Impressions: `mind:FOLDER`, in MIND's format or as pairwise tables."""
+    explain: Literal["candidate", "history", "both"] = "both"
+    """Titles whose words are explained."""
+    answer: Literal["ranking", "score", "click"] = "ranking"
+    """Explained answer: distribution over the candidates, score of one, or its probability of a click."""
+    explained_rows: Literal["clicked", "all"] = "clicked"
+    """Candidates that are explained in each impression."""
+    rows: int | None = MAX_ROWS
+    """Largest number of rows per split, evenly spaced."""
+    trust_remote_code: bool = False
+    """Not used: a saved recommender runs no code of its own."""
+
+    def __post_init__(self) -> None:
+        require_between(self, "rows", 1)
+
+    @property
+    def panel(self) -> tuple[str, str]:
+        """Names of the data set and of the model."""
+        return self.data, self.label_without("data")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as plain values, without `trust_remote_code`."""
+        return {name: value for name, value in super().to_dict().items() if name != "trust_remote_code"}
+
+    def build(self, seed: int) -> Task:
+        """Return the task of the recommender."""
+        return NewsRecommender(
+            self.model,
+            **load_impressions(self.data),
+            explain=self.explain,
+            answer=self.answer,
+            rows=self.explained_rows,
+            max_rows=self.rows,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedNewsRecommenderConfig(TaskConfig):
+    """NRMS that is trained on impressions."""
+
+    name: ClassVar[str] = "trained-news-recommender"
+
+    model: str = WORDS
+    """Title encoder: `words` (vectors of words, from scratch), `minilm`, a folder or a hub id."""
+    data: str
+    """Impressions: `mind:FOLDER`."""
+    words: Literal["self-attention", "convolution"] = "self-attention"
+    """How the words of a title are mixed: NRMS, or NAML's convolution."""
+    width: int = 64
+    heads: int = 16
+    dropout: float = 0.2
+    epochs: int = 10
+    batch_size: int = 64
+    learning_rate: float = 3e-3
+    encoder_learning_rate: float = 2e-5
+    negatives: int = 4
+    patience: int = 3
+    masked_fraction: float = 0.2
+    checkpoints: str | None = None
+    """Folder for a checkpoint per epoch, from which a killed training resumes."""
+    trust_remote_code: bool = False
+    """Whether to run Python code of the encoder's repository. Never saved, never read from a file."""
+
+    @classmethod
+    def from_dict(cls, node: Mapping[str, Any], where: str = "config") -> Any:
+        """Parse the config; `trust_remote_code` is refused because a file must not be able to run code."""
+        if "trust_remote_code" in node:
+            raise ConfigError(f"{where}: trust_remote_code is not read from files; pass --trust-remote-code")
+        return super().from_dict(node, where)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the config as plain values, without `trust_remote_code`."""
+        return {name: value for name, value in super().to_dict().items() if name != "trust_remote_code"}
+
+    def build(self, seed: int) -> NewsRecommender:
+        """Return the task of an untrained recommender."""
+        data = load_impressions(self.data)
+        titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
+        size = NRMSConfig(**self._choices(NRMSConfig))
+        model, tokenizer = init_nrms(self.model, titles, size, seed, trust_remote_code=self.trust_remote_code)
+        task = NewsRecommender(model, tokenizer, explain="candidate")
+        for split, impressions in data.items():
+            task.add_split(split, impressions, MAX_ROWS)
+        return task
+
+    def train(self, task: Task, seed: int) -> None:
+        """Train with early stopping."""
+        if not isinstance(task, NewsRecommender):
+            raise TaskError(f"{type(task).__name__} is not a recommender; build it with this config")
+        NRMSTraining(**self._choices(NRMSTraining)).train(task, seed, self.checkpoints)
+
+    def _choices(self, kind: Any) -> dict[str, Any]:
+        known = {field.name for field in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in known}
