@@ -1,5 +1,6 @@
 """What every registered method must keep, on a recurrent counter and on a transformer."""
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -198,6 +199,18 @@ def test_the_model_is_left_as_it_was_found_when_it_fails(name: str, task_name: s
     assert picture(task.model) == before
 
 
+@pytest.mark.slow
+@each_method
+@pytest.mark.parametrize("after", [0, 3])
+def test_the_model_is_left_as_it_was_found_when_a_fit_or_an_explanation_is_interrupted(name: str, after: int) -> None:
+    explainer, task = explainer_of(name, "transformer"), TASKS["transformer"]()
+    before = picture(task.model)
+    for work in (lambda: explainer(rows("transformer")[:3]), lambda: config(name).fit(task, SEED)):
+        with failing(task.model, after, KeyboardInterrupt), contextlib.suppress(KeyboardInterrupt):
+            work()
+        assert picture(task.model) == before
+
+
 @each_task
 def test_the_model_is_left_as_it_was_found_when_an_edit_raises(task_name: str) -> None:
     task = TASKS[task_name]()
@@ -253,7 +266,7 @@ def picture(model: nn.Module) -> tuple[Any, ...]:
 
 
 @contextmanager
-def failing(model: nn.Module, after: int) -> Iterator[None]:
+def failing(model: nn.Module, after: int, error: type[BaseException] = ZeroDivisionError) -> Iterator[None]:
     """Within this block the model's last layer fails once it has answered `after` times."""
     calls = 0
 
@@ -261,7 +274,7 @@ def failing(model: nn.Module, after: int) -> Iterator[None]:
         nonlocal calls
         calls += 1
         if calls > after:
-            raise ZeroDivisionError
+            raise error
 
     hook = model.get_submodule("answer").register_forward_pre_hook(count)
     try:

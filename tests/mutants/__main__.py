@@ -36,7 +36,7 @@ PRELOADED = (
     "jaxtyping",
     "jinja2",
 )
-SECONDS = 120
+SECONDS = 600
 """A mutant that takes longer has been noticed: it does not end."""
 
 
