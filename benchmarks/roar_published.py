@@ -50,7 +50,8 @@ PUBLISHED = {"babi-1": BABI_1, "sst": SST, "babi-2": BABI_2, "babi-3": BABI_3}
 def figures(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[str, ...]]:
     """Figure, published, measured, reached."""
     quality = [record.value for record in run.records if record.metric == "quality"]
-    yield "nothing masked, worst seed", "", f"{100 * min(quality):.1f}", ""
+    if quality:
+        yield "nothing masked, worst seed", "", f"{100 * min(quality):.1f}", ""
     random, found = published.get("Random"), curve(run, "Random")
     if random and found:
         off = max(abs(ours - theirs) for ours, theirs in zip(found, random.curve, strict=True))
