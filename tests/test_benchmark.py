@@ -309,7 +309,7 @@ def test_mistakes_stop_before_any_work(task: CountingTask) -> None:
         dm.benchmark(task, ["gradeint"])
     with pytest.raises(InputError, match="no split 'tset'; nearest: 'test'"):
         dm.benchmark(task, split="tset")
-    with pytest.raises(ConfigError, match="texts is at least 1"):
+    with pytest.raises(ConfigError, match="texts is a whole number from 1; found 0"):
         dm.benchmark(task, texts=0)
     with pytest.raises(ConfigError, match="'diffmsak' is not compared here; nearest: 'diffmask'"):
         sort_overrides(["diffmsak.steps=3"], ["diffmask"], [])
