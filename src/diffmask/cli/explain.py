@@ -5,15 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffmask.cli.options import (
-    Device,
-    Force,
-    Quiet,
-    TrustRemoteCode,
-    configure_logging,
-)
+from diffmask.cli.options import Device, Force, Quiet, TrustRemoteCode, configure_logging
 
 if TYPE_CHECKING:
+    from diffmask.core.explainer import Explainer
     from diffmask.core.task import Task
     from diffmask.datasets.tables import Columns
 
@@ -65,8 +60,6 @@ def explain(
     Example: diffmask explain explainer/ --data reviews.csv --text-column text --out scores.parquet
     """
     from diffmask.errors import InputError
-    from diffmask.workspace.persistence import load_explainer
-    from diffmask.workspace.quick import is_model_folder, move_explainer, quick_explainer
     from diffmask.workspace.sharding import explain_table, require_output
 
     if not text and data is None and question is None and context is None:
@@ -79,12 +72,7 @@ def explain(
         if not data.is_file():
             raise InputError(f"--data {data}: there is no such file")
     configure_logging(quiet)
-    if method is not None or is_model_folder(explainer):
-        loaded = quick_explainer(explainer, method, trust_remote_code=trust_remote_code)
-    else:
-        loaded = load_explainer(explainer, model, trust_remote_code=trust_remote_code)
-    if device is not None:
-        loaded = move_explainer(loaded, device)
+    loaded = _load(explainer, method, model, device, trust_remote_code)
     for sentence in text or []:
         found = loaded(sentence, target=target)
         # A tagged sentence has one explanation for each of its entities.
@@ -97,6 +85,20 @@ def explain(
         columns = _columns(loaded.task, text_column, pair_column)
         rows = explain_table(loaded, data, out, columns, verify=verify, force=force, target=target)
         print(f"scores of {rows} texts: {out}")
+
+
+def _load(
+    folder: str, method: str | None, model: str | None, device: str | None, trust_remote_code: bool
+) -> "Explainer":
+    """Return a saved explainer, or a method without a fit for the folder of a model, on the given device."""
+    from diffmask.workspace.persistence import load_explainer
+    from diffmask.workspace.quick import is_model_folder, move_explainer, quick_explainer
+
+    if method is not None or is_model_folder(folder):
+        loaded = quick_explainer(folder, method, trust_remote_code=trust_remote_code)
+    else:
+        loaded = load_explainer(folder, model, trust_remote_code=trust_remote_code)
+    return loaded if device is None else move_explainer(loaded, device)
 
 
 def _explain_impressions(explainer: str, model: str | None, data: str, out: Path, n_samples: int, top_k: int) -> None:

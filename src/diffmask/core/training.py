@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.core.progress import progress_bar as progress_bar  # training loops import it from either module
 from diffmask.errors import InputError
 
 _GLOBAL_GENERATOR = RLock()

@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, divergence, flatten_features, log_odds, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces
-from diffmask.core.training import progress_bar
+from diffmask.core.progress import progress_bar
 from diffmask.core.verification.conformal import fit_thresholds, largest_holding
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from torch.nn.functional import cross_entropy
 from diffmask.core.batch import Batch
 from diffmask.core.config import digest_of
 from diffmask.core.hooks import exclusive
+from diffmask.core.progress import progress_bar
 from diffmask.core.store import Artefact, read_artefact, write_artefact
-from diffmask.core.training import generator, progress_bar, seeded
+from diffmask.core.training import generator, seeded
 from diffmask.datasets.mind import Impression
 from diffmask.errors import ConfigError, InputError, StoreError
 from diffmask.tasks.recommender.metrics import RankingMetrics, ranking_metrics
