@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from diffmask.core.capabilities import ExplainsInputs, require
+from diffmask.core.capabilities import ExplainsInputs, HasComparisonFields, require
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
@@ -69,7 +69,8 @@ def comparison_inputs(task: Task, count: int) -> list[Any]:
 
 def _explanations(explainer: Explainer, inputs: list[Any], fields: dict[str, Any]) -> list[Explanation]:
     task = require(explainer.task, ExplainsInputs, "comparing models")
-    found = task.explain(explainer, inputs, verify=False, **{**explainer.task.comparison_fields, **fields})
+    usual = task.comparison_fields if isinstance(task, HasComparisonFields) else {}
+    found = task.explain(explainer, inputs, verify=False, **{**usual, **fields})
     return list(found)
 
 

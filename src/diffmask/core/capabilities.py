@@ -7,7 +7,7 @@ A `Task` is a model, its data and a score. Metrics and methods that need more sa
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -81,6 +81,22 @@ class ExplainsInputs(Protocol):
         self, explainer: Any, inputs: Any = None, *, target: Any = None, verify: bool = True, **named: Any
     ) -> Any:
         """Return the explanation of one input, or a list of explanations for a list of inputs."""
+
+
+@runtime_checkable
+class HasContext(Protocol):
+    """A task whose rows have informative inputs that are never masked, such as other candidates of an impression."""
+
+    has_context: ClassVar[bool]
+    """Always True."""
+
+
+@runtime_checkable
+class HasComparisonFields(Protocol):
+    """A task that explains inputs in another way when two models are compared on them."""
+
+    comparison_fields: ClassVar[Mapping[str, Any]]
+    """Fields of `explain` for a comparison."""
 
 
 @runtime_checkable

@@ -5,8 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -43,10 +42,6 @@ class Task(ABC):
     pad_token: int = 0
     attention_masked: bool = False
     """Whether the model ignores a token with `present` False at any position, as an attention mask does."""
-    has_context: bool = False
-    """Whether rows have informative inputs that are never masked, such as the other candidates of an impression."""
-    comparison_fields: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """Fields of `explain` with which two models are compared on the same inputs."""
     trained_with_masks: bool = False
     """Whether the model was trained on masked inputs, so that masked inputs are not out of distribution."""
 

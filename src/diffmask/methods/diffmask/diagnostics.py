@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, spread_indices
+from diffmask.core.capabilities import HasContext
 from diffmask.core.distributions import agreement, average, concatenate, divergence
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.errors import FitWarning
@@ -254,7 +255,7 @@ def _distance(baseline: Float[Tensor, " width"], states: Float[Tensor, "token wi
 
 def _baseline_information(rows: _HeldOutRows, site: str) -> float:
     masked = rows.explainer.masked_site(site)
-    if rows.explainer.task.has_context:
+    if isinstance(rows.explainer.task, HasContext):
         return 0.0
     if masked not in rows.information:
         empty = rows.predict_masked(site, (torch.zeros(trace.rows.tokens.shape) for trace in rows.traces))

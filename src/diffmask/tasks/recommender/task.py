@@ -62,7 +62,7 @@ class NewsRecommender(Task, RowText):
 
     model: Any
     attention_masked = True
-    has_context = True
+    has_context: ClassVar[bool] = True
     placeholder: ClassVar[ExplainedCandidate] = ExplainedCandidate(
         Impression(candidates=(Candidate(title="a"), Candidate(title="b")), history=("c",)), 0
     )
