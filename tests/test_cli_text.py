@@ -128,14 +128,15 @@ def test_a_finished_explainer_or_classifier_is_not_replaced_without_force(
         ["train", "--out", "clf", "masked_fraction=7"],
         ["train", "--out", "clf", "max_tokens=0"],
         ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "--margin", "nan"],
-        ["fit", "--model", "clf", "--data", "reviews.csv", "--out", "explainer", "max_tokens=0"],
+        ["fit", "--task", "text-classification", "--model", "clf", "--data", "t.csv", "--out", "x", "max_tokens=0"],
         ["benchmark", "--model", "clf", "--data", "reviews.csv", "--seeds", "a"],
     ],
 )
 def test_values_out_of_bounds_are_refused_before_any_work(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
-    refused(monkeypatch, capsys, *words)
+    wrong = words[-2].removeprefix("--") if "=" not in words[-1] else words[-1].partition("=")[0]
+    assert wrong in refused(monkeypatch, capsys, *words)
     assert not (home / "clf").exists()
 
 

@@ -57,19 +57,20 @@ def fit(
     Example: diffmask fit --model clf/ --data rotten-tomatoes --method amortised --budget 5min --out fast/
     """
     from diffmask.core.config import parse, parse_overrides
+    from diffmask.registry import find
     from diffmask.tasks.text.known_tasks import trained_config_class
 
     require_folder(out, ["artefact.json"], force)
     configure_logging(quiet, verbose)
     given = parse_overrides(choices or [])
-    kind = trained_config_class(task, model, trust_remote_code=trust_remote_code)
-    names = {field.name for field in fields(kind)} & set(given)
-    task_options = {name: given.pop(name) for name in names}
+    names = {field.name for field in fields(find("method", method, "fit").load())} & set(given)
+    chosen = {name: given.pop(name) for name in names}
     options = {"mask": mask, "margin": margin, "teacher": teacher or None, "budget": budget}
     method_options = {name: value for name, value in options.items() if value is not None}
-    # Both configs are checked before the model is loaded; its head was recognised by its configuration alone.
-    config = parse("method", {"name": method, **method_options, **given}, "fit")
-    task_config = kind.from_dict({"model": model, "data": data, **task_options}, "fit")
+    # The method is checked before the model's files are read, the task before its weights are.
+    config = parse("method", {"name": method, **method_options, **chosen}, "fit")
+    kind = trained_config_class(task, model, trust_remote_code=trust_remote_code)
+    task_config = kind.from_dict({"model": model, "data": data, **given}, "fit")
     loaded = replace(task_config, trust_remote_code=trust_remote_code).load(seed)
     if device is not None:
         loaded.to(device)

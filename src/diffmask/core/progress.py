@@ -127,11 +127,12 @@ class _Monitor:
             with self.changed:
                 while not self.active:
                     self.changed.wait()
-                innermost = self.active[-1]
                 due = self.last_line + INTERVAL - time.monotonic()
-            if due <= 0:
-                _write(innermost.status())
-            time.sleep(min(max(due, 0.05), 1.0))
+                if due > 0:
+                    self.changed.wait(due)
+                    continue
+                innermost = self.active[-1]
+            _write(innermost.status())
 
 
 _MONITOR = _Monitor()

@@ -137,8 +137,8 @@ def _test_metric(
 def _known_order(values: Sequence[float], higher_is_better: bool) -> float:
     """Return Spearman's rho between the quality by the metric and the known order, best first.
 
-    >>> _known_order([0.9, 0.5, 0.6, 0.1], higher_is_better=True)
-    0.8...
+    >>> round(_known_order([0.9, 0.5, 0.6, 0.1], higher_is_better=True), 6)
+    0.8
     """
     quality = torch.tensor([values], dtype=torch.float64) * (1 if higher_is_better else -1)
     known = -torch.arange(len(values), dtype=torch.float64)[None]
