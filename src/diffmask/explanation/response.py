@@ -172,9 +172,9 @@ class ResponseExplanation:
 
         `links` takes one forward pass per part; `layers` adds a slider and takes one pass per part and layer.
         """
-        from diffmask.explanation.response_page import render_page
+        from diffmask.explanation.response_page import render_response
 
-        page = render_page(self, links=links, layers=layers)
+        page = render_response(self, links=links, layers=layers)
         if path is not None:
             Path(path).write_text(page, encoding="utf-8")
         return page

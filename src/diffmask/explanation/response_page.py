@@ -46,7 +46,7 @@ rest();
 """
 
 
-def render_page(explanation: "ResponseExplanation", *, links: bool = True, layers: bool = False) -> str:
+def render_response(explanation: "ResponseExplanation", *, links: bool = True, layers: bool = False) -> str:
     """Return a self-contained page that runs only its own script and loads nothing."""
     data: dict[str, object] = {"scores": list(explanation.scores), "links": explanation.links if links else []}
     if layers:

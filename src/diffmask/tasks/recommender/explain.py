@@ -117,7 +117,7 @@ def title_words(task: "NewsRecommender", row: ExplainedCandidate) -> ReadRow:
     return ReadRow(tuple(unit.text for unit in units), gaps, tuple(map(tuple, read.unit_columns(units))))
 
 
-def explain_rows(
+def explain_candidates(
     task: "NewsRecommender",
     explainer: Explainer,
     rows: Sequence[ExplainedCandidate],

@@ -20,7 +20,7 @@ from diffmask.errors import InputError, nearest
 from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.text_units import ReadRow
-from diffmask.tasks.recommender.explain import explain_rows, title_words
+from diffmask.tasks.recommender.explain import explain_candidates, title_words
 from diffmask.tasks.recommender.nrms import NRMS, Slots
 from diffmask.tasks.recommender.pretrained import load_nrms, save_nrms
 from diffmask.tasks.recommender.titles import (
@@ -256,7 +256,7 @@ class NewsRecommender(Task, RowText):
             _require_choice("explain", explain, get_args(Explained))
             chosen = [number for number, (request, _) in numbered if request.get("explain", self.explained) == explain]
             rows = [numbered[number][1][1] for number in chosen]
-            explanations |= zip(chosen, explain_rows(self, explainer, rows, explain, verify=verify), strict=True)
+            explanations |= zip(chosen, explain_candidates(self, explainer, rows, explain, verify=verify), strict=True)
         found = ExplanationList(explanations[number] for number, _ in numbered)
         return found if isinstance(inputs, list) or len(found) > 1 else found[0]
 
