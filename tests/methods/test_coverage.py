@@ -98,7 +98,7 @@ def test_a_coverage_outside_of_zero_and_one_is_refused() -> None:
 
 def test_a_fit_reports_the_share_that_holds() -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=texts(200, 0), valid=texts(200, 1))
-    explainer = SurrogateMask(steps=4, batch_size=16, margin=MARGIN).fit(task)
+    explainer = SurrogateMask(steps=4, batch_size=16, margin=MARGIN, coverage=0.95).fit(task)
     last = explainer.diagnostics[task.sites[-1]]
     assert last["coverage"] == 0.95 and last["rows"] == 100
     assert 0 <= last["falsely_empty"] <= 1 - last["holding_share"] <= 1

@@ -97,8 +97,8 @@ class SurrogateMask(SiteMaskMethod):
     """Masks per text that erase the tokens which the surrogate, so far, predicts to be least necessary."""
     steps_per_batch: int = 4
     """Optimiser steps per minibatch of texts."""
-    coverage: float | None = 0.95
-    """Share of unseen texts whose masks hold the margin and the prediction; None: the margin bounds the mean KL."""
+    coverage: float | None = None
+    """Share of unseen texts whose masks hold the margin and the prediction, such as 0.95; None bounds the mean KL."""
     budget: str | None = None
     """Limit of the whole fit in place of `steps`, such as '1min'; about two thirds of it are training."""
     replay_tokens: int = 60_000
