@@ -19,9 +19,9 @@ from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.datasets.mind import Impression
 from diffmask.datasets.mind_generator import CLICK_WORDS, NEUTRAL, POISON_WORDS
 from diffmask.methods.diffmask.base import MaskExplainer
-from diffmask.tasks.recommender.pretrained import WORDS, init_nrms, is_nrms
+from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms, is_nrms
+from diffmask.tasks.recommender.nrms_training import evaluate
 from diffmask.tasks.recommender.titles import ExplainedCandidate
-from diffmask.tasks.recommender.training import evaluate
 
 METHODS: dict[str, Method] = {
     "DiffMask": dm.DiffMask(steps=256),

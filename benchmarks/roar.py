@@ -11,7 +11,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from diffmask.tasks.bilstm import lstm
-from diffmask.tasks.bilstm.config import BiLSTMConfig
+from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
 
 TIMED = 3
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from diffmask.report.roar import RoarRun, read_roar
+from diffmask.report.roar_curves import RoarRun, read_roar
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from diffmask.core.config import parse
 from diffmask.core.store import Store
 from diffmask.metrics.self_test import LEVELS, self_test
-from diffmask.tasks.text.configs import TextClassificationConfig
+from diffmask.tasks.text.text_configs import TextClassificationConfig
 from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 
 METRICS = ("comprehensiveness", "deletion-insertion", "decision-flip", "f-fidelity", "infidelity", "sensitivity")

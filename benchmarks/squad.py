@@ -23,8 +23,8 @@ from diffmask.methods.diffmask.calibration import calibrate, calibration_split
 from diffmask.metrics.evidence import top_sentence_probability
 from diffmask.results.intervals import t_interval
 from diffmask.tasks.question_answering import ANSWERABLE, QuestionAnswering
-from diffmask.tasks.text.configs import QuestionAnsweringConfig
 from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE
+from diffmask.tasks.text.text_configs import QuestionAnsweringConfig
 
 ROWS_AT_ONCE = 8
 

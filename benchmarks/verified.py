@@ -29,7 +29,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.core.verification.masks import MaskedTexts, TextUnits, VerifiedMasks, run_searches, select_rows, verify
 from diffmask.core.verification.search import Kept, Measurement, Search, SearchResult
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.explain import row_words
+from diffmask.tasks.text.explain_texts import row_words
 
 ROUNDING = 1e-4
 """Nats by which two measurements of one set may differ."""

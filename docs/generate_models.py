@@ -101,7 +101,7 @@ def head_cell(kind: str, task_class: Any, rows: Any, **options: Any) -> str:
 def language_model_line(kind: str) -> str:
     """One row of the table of language models."""
     from diffmask.errors import DiffMaskError
-    from diffmask.tasks.generation.task import TextGeneration
+    from diffmask.tasks.generation.text_generation import TextGeneration
     from support.tiny_language_models import tiny_language_model, word_tokenizer
 
     prompts = [

@@ -15,9 +15,9 @@ from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.roar.metric import Roar
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.configs import FineTunedClassificationConfig
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import FineTuningSource, reset_head
+from diffmask.tasks.text.text_configs import FineTunedClassificationConfig
 from diffmask.workspace.workspace import Workspace
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffmask.cli import app, main
-from diffmask.tasks.text.configs import FineTunedClassificationConfig
+from diffmask.tasks.text.text_configs import FineTunedClassificationConfig
 from support.tiny_models import tiny_model, word_pieces
 
 runner = CliRunner()
@@ -96,7 +96,7 @@ def test_an_output_that_is_a_file_is_refused_before_any_work(
 ) -> None:
     (home / "taken").write_text("mine")
     monkeypatch.setattr(
-        "diffmask.tasks.text.configs.FineTunedClassificationConfig.build", lambda *_: pytest.fail("work")
+        "diffmask.tasks.text.text_configs.FineTunedClassificationConfig.build", lambda *_: pytest.fail("work")
     )
     assert "is a file; give a folder" in refused(monkeypatch, capsys, "train", "--out", "taken")
     assert "is a file; give a folder" in refused(monkeypatch, capsys, "train", "--out", "taken/deeper")
@@ -146,7 +146,7 @@ def test_without_transformers_the_command_names_the_extra(
     def missing(*_: object) -> None:
         raise ModuleNotFoundError("No module named 'transformers'", name="transformers")
 
-    monkeypatch.setattr("diffmask.tasks.text.configs.FineTunedClassificationConfig.build", missing)
+    monkeypatch.setattr("diffmask.tasks.text.text_configs.FineTunedClassificationConfig.build", missing)
     assert "pip install 'diffmask[text]'" in refused(monkeypatch, capsys, "train", "--out", "clf")
 
 

@@ -23,7 +23,7 @@ from diffmask.tasks.masked_word import MaskedWord
 from diffmask.tasks.multiple_choice import MultipleChoice
 from diffmask.tasks.question_answering import QuestionAnswering
 from diffmask.tasks.sentence_similarity import SentenceSimilarity
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 from diffmask.tasks.token_classification import TokenClassification
 from diffmask.workspace.persistence import load_explainer, save_explainer
 from support.tiny_models import tiny_model, word_pieces

@@ -16,7 +16,7 @@ import yaml
 from diffmask.core.store import Artefact, Store, read_artefact, write_artefact
 from diffmask.errors import ConfigError, InputError, RunError
 from diffmask.experiments.experiment import Experiment, FitNode, MeasureNode, TrainNode
-from diffmask.experiments.run import run_experiment
+from diffmask.experiments.runner import run_experiment
 from diffmask.results.benchmark_result import load_results
 from diffmask.results.records import read_jsonl
 from support.small import SMALL

@@ -70,7 +70,8 @@ def test_the_report_does_not_load_torch() -> None:
 
 def test_a_board_loads_nothing_heavy_until_it_is_shown() -> None:
     assert (
-        not loaded_by("import diffmask.results.benchmark_result, diffmask.report.page, diffmask.report.tables") & HEAVY
+        not loaded_by("import diffmask.results.benchmark_result, diffmask.report.page, diffmask.report.result_tables")
+        & HEAVY
     )
 
 

@@ -63,60 +63,64 @@ _TASKS = (
     ),
     (
         "text-classification",
-        "tasks.text.configs:TextClassificationConfig",
+        "tasks.text.text_configs:TextClassificationConfig",
         "a Hugging Face classifier on texts or pairs of texts",
     ),
     (
         "fine-tuned-classification",
-        "tasks.text.configs:FineTunedClassificationConfig",
+        "tasks.text.text_configs:FineTunedClassificationConfig",
         "an encoder fine-tuned on texts or pairs of texts",
     ),
     (
         "question-answering",
-        "tasks.text.configs:QuestionAnsweringConfig",
+        "tasks.text.text_configs:QuestionAnsweringConfig",
         "a Hugging Face model that marks the answer to a question in a passage",
     ),
     (
         "fine-tuned-question-answering",
-        "tasks.text.configs:FineTunedQuestionAnsweringConfig",
+        "tasks.text.text_configs:FineTunedQuestionAnsweringConfig",
         "an encoder fine-tuned to mark answers, on SQuAD or a table",
     ),
     (
         "token-classification",
-        "tasks.text.configs:TokenClassificationConfig",
+        "tasks.text.text_configs:TokenClassificationConfig",
         "a Hugging Face token classifier; a row per predicted entity, or per word",
     ),
     (
         "fine-tuned-token-classification",
-        "tasks.text.configs:FineTunedTokenClassificationConfig",
+        "tasks.text.text_configs:FineTunedTokenClassificationConfig",
         "an encoder fine-tuned to tag words, on files in CoNLL's format",
     ),
     (
         "fill-mask",
-        "tasks.text.configs:MaskedWordConfig",
+        "tasks.text.text_configs:MaskedWordConfig",
         "a masked language model on texts with one blank",
     ),
     (
         "sentence-similarity",
-        "tasks.text.configs:SentenceSimilarityConfig",
+        "tasks.text.text_configs:SentenceSimilarityConfig",
         "a sentence encoder: the similarity of a text to another one",
     ),
     (
         "text-generation",
-        "tasks.generation.config:TextGenerationConfig",
+        "tasks.generation.generation_config:TextGenerationConfig",
         "a decoder language model on prompts: which parts did its response need?",
     ),
     (
         "news-recommender",
-        "tasks.recommender.configs:NewsRecommenderConfig",
+        "tasks.recommender.recommender_configs:NewsRecommenderConfig",
         "a trained news recommender (NRMS) on impressions in MIND's format",
     ),
     (
         "trained-news-recommender",
-        "tasks.recommender.configs:TrainedNewsRecommenderConfig",
+        "tasks.recommender.recommender_configs:TrainedNewsRecommenderConfig",
         "NRMS trained on impressions in MIND's format (Wu 2019)",
     ),
-    ("bilstm", "tasks.bilstm.config:BiLSTMConfig", "a BiLSTM with attention on bABI, SST and others (Madsen 2022)"),
+    (
+        "bilstm",
+        "tasks.bilstm.bilstm_config:BiLSTMConfig",
+        "a BiLSTM with attention on bABI, SST and others (Madsen 2022)",
+    ),
 )
 _METHODS = (
     ("diffmask", "methods.diffmask.gated:DiffMask", "masks by hard concrete gates, one pass per text (De Cao 2020)"),
@@ -187,8 +191,8 @@ _METHODS = (
         "methods.mutual_information:MutualInformation",
         "mutual information of words and labels in the data (Madsen 2022)",
     ),
-    ("uniform", "methods.baselines:Uniform", "baseline: the same score for every token"),
-    ("random", "methods.baselines:Random", "baseline: random scores"),
+    ("uniform", "methods.random_baselines:Uniform", "baseline: the same score for every token"),
+    ("random", "methods.random_baselines:Random", "baseline: random scores"),
 )
 _METRICS = (
     (
@@ -253,12 +257,12 @@ _METRICS = (
     ),
     (
         "linear-datamodelling",
-        "metrics.parts:LinearDatamodelling",
+        "metrics.prompt_parts:LinearDatamodelling",
         "do sums of scores rank random ablations of a prompt's parts? (Park 2023)",
     ),
     (
         "part-erasure",
-        "metrics.parts:PartErasure",
+        "metrics.prompt_parts:PartErasure",
         "top-k drop, sufficiency and identical responses when parts of a prompt are erased",
     ),
     ("fidelity", "metrics.fidelity:Fidelity", "does the prediction survive the learned masks?"),

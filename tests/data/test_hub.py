@@ -8,7 +8,7 @@ import pytest
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.tasks.bilstm.config import BiLSTMConfig
+from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
 
 datasets = pytest.importorskip("datasets")
 

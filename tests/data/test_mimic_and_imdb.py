@@ -12,7 +12,7 @@ from diffmask.datasets import sentiment as imdb
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
-from diffmask.tasks.bilstm.config import find_preset
+from diffmask.tasks.bilstm.bilstm_config import find_preset
 
 SHARED = Path(os.environ.get("DIFFMASK_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 NOTES = """ROW_ID,SUBJECT_ID,HADM_ID,CHARTDATE,CATEGORY,DESCRIPTION,TEXT

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from diffmask.errors import ConfigError
-from diffmask.experiments.executors.base import Executor, RunResult
+from diffmask.experiments.executors.executor import Executor, RunResult
 from diffmask.experiments.executors.local import ProcessExecutor, SerialExecutor, make_executor
-from diffmask.experiments.executors.progress import LiveView, render_progress
+from diffmask.experiments.executors.progress_view import LiveView, render_progress
 from diffmask.experiments.executors.schedule import MAX_WORKER_DEATHS, NodeSchedule
 from diffmask.workspace.node import Node
 from support.nodes import Dies, DiesOnce, Meets, Number, Raises, RaisesOnce, made, workspace_in

@@ -6,7 +6,7 @@ import pytest
 
 from diffmask.errors import ConfigError
 from diffmask.experiments.executors.job import NodeFailure, NodeOutcome
-from diffmask.experiments.executors.progress import estimate_progress
+from diffmask.experiments.executors.progress_view import estimate_progress
 from diffmask.experiments.executors.schedule import MAX_ATTEMPTS, MAX_WORKER_DEATHS, NodeSchedule
 from diffmask.workspace.node import Address
 from support.nodes import Number, workspace_in

@@ -14,9 +14,9 @@ from diffmask.core.explainer import Explainer
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError, FitWarning
 from diffmask.methods.amortised.amortised import Amortised, AmortisedExplainer, spread_sites
+from diffmask.methods.amortised.network_training import parse_budget
 from diffmask.methods.amortised.objectives import sample_guided_masks, sample_mask_pairs
 from diffmask.methods.amortised.refine import posterior_mean
-from diffmask.methods.amortised.training import parse_budget
 from diffmask.methods.leave_one_out import LeaveOneOut
 from diffmask.metrics.ranks import rank_correlation
 from support.linear import VALUES, Sum

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from diffmask.datasets.counterfactual import changed_words, load_edited_pairs
+from diffmask.datasets.counterfactual_pairs import changed_words, load_edited_pairs
 from diffmask.errors import ConfigError, InputError
 from diffmask.metrics.counterfactual import CounterfactualEdits, flipped_texts, precision_at_marked
 from diffmask.tasks.classification import TextClassification

@@ -17,9 +17,9 @@ from diffmask.datasets.contexts import load_prompts
 from diffmask.datasets.planted_facts import planted_facts
 from diffmask.errors import ConfigError, InputError
 from diffmask.metrics.ground_truth import MassOnEvidence
-from diffmask.metrics.parts import LinearDatamodelling, PartErasure
-from diffmask.tasks.generation.encoding import PART, PromptEncodingConfig
-from diffmask.tasks.generation.task import TextGeneration
+from diffmask.metrics.prompt_parts import LinearDatamodelling, PartErasure
+from diffmask.tasks.generation.prompt_encoding import PART, PromptEncodingConfig
+from diffmask.tasks.generation.text_generation import TextGeneration
 from diffmask.workspace.workspace import Workspace
 from support.tiny_language_models import tiny_language_model, word_tokenizer
 

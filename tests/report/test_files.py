@@ -14,7 +14,7 @@ from diffmask.cli import app
 from diffmask.report.figures import write_figures
 from diffmask.report.page import write_report
 from diffmask.report.payload import disagreement
-from diffmask.report.tables import csv_tables, escape_latex, latex_table
+from diffmask.report.result_tables import csv_tables, escape_latex, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult
 from support.board import synthetic_board
 from support.hostile import WORDS, hostile_board

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from diffmask.cli import app
 from diffmask.report.page import render_page
-from diffmask.report.roar import format_percent, plot_roar, read_roar, roar_areas, roar_curves, write_roar
+from diffmask.report.roar_curves import format_percent, plot_roar, read_roar, roar_areas, roar_curves, write_roar
 from diffmask.report.run_files import RunFiles
 from diffmask.results.records import Record, write_json, write_jsonl
 

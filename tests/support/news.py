@@ -6,10 +6,10 @@ from typing import Any
 from diffmask.core.training import seeded
 from diffmask.datasets.mind import Candidate, Impression
 from diffmask.datasets.mind_generator import MindGenerator
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMS, NRMSConfig
-from diffmask.tasks.recommender.pretrained import init_nrms
-from diffmask.tasks.recommender.task import NewsRecommender
-from diffmask.tasks.recommender.training import NRMSTraining
+from diffmask.tasks.recommender.nrms_files import init_nrms
+from diffmask.tasks.recommender.nrms_training import NRMSTraining
 from support.tiny_models import tiny_model, word_pieces
 
 SMALL = NRMSConfig(width=24, heads=2, query_width=24, dropout=0.0)

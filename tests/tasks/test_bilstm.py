@@ -21,11 +21,11 @@ from diffmask.datasets import babi
 from diffmask.datasets.tokenizers import MASK, TokenizedExample, Vocabulary
 from diffmask.methods.attention import Attention
 from diffmask.methods.gradients import Gradient, state_gradient
-from diffmask.tasks.bilstm.config import BiLSTMConfig
+from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
+from diffmask.tasks.bilstm.bilstm_task import BiLSTMClassification, encode
+from diffmask.tasks.bilstm.bilstm_training import batches_of_any_length, batches_of_one_length, draw_loader_seed
 from diffmask.tasks.bilstm.lstm import bidirectional_states
 from diffmask.tasks.bilstm.model import BiLSTMEncoder, PairBiLSTM, SingleBiLSTM
-from diffmask.tasks.bilstm.task import BiLSTMClassification, encode
-from diffmask.tasks.bilstm.training import batches_of_any_length, batches_of_one_length, draw_loader_seed
 
 Cut = Callable[[Batch, int, torch.Generator], Iterator[Batch]]
 SMALL = BiLSTMConfig(data="babi-1", rows=120, epochs=1)

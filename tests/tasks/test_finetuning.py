@@ -11,7 +11,7 @@ from diffmask.core.config import parse
 from diffmask.datasets.tables import Columns
 from diffmask.errors import InputError
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.configs import FineTunedClassificationConfig, TextClassificationConfig
+from diffmask.tasks.text.text_configs import FineTunedClassificationConfig, TextClassificationConfig
 from support.tiny_models import save_encoder
 
 FILLERS = ["the film is", "a very", "it was", "plot and acting", "i loved it but the movie was"]

@@ -16,9 +16,9 @@ from diffmask.core.distributions import divergence, log_odds, predicted_outcome
 from diffmask.core.units import unit_scores
 from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
-from diffmask.tasks.generation.encoding import EVENT, PART, POSITION, PromptEncodingConfig
 from diffmask.tasks.generation.prompt import read_prompt, render
-from diffmask.tasks.generation.task import TextGeneration
+from diffmask.tasks.generation.prompt_encoding import EVENT, PART, POSITION, PromptEncodingConfig
+from diffmask.tasks.generation.text_generation import TextGeneration
 from support.tiny_language_models import FAMILIES, tiny_encoder_decoder, tiny_language_model, word_tokenizer
 
 torch.set_num_threads(1)

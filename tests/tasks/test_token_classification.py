@@ -11,7 +11,7 @@ from diffmask.core.distributions import logits
 from diffmask.datasets.conll import load_conll, read_conll, span_f1, tag_spans, tagged_sentence
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.gradients import Gradient
-from diffmask.tasks.text.configs import FineTunedTokenClassificationConfig
+from diffmask.tasks.text.text_configs import FineTunedTokenClassificationConfig
 from diffmask.tasks.token_classification import SPAN, TokenClassification, TokenEncodingConfig
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 

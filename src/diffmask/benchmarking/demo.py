@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from diffmask.benchmarking.benchmark import benchmark
+from diffmask.benchmarking.compare_methods import benchmark
 from diffmask.core.batch import spread_indices
 from diffmask.core.store import Store
 from diffmask.core.task import Task
@@ -12,7 +12,7 @@ from diffmask.explanation.explanation import Explanation, HardMask
 from diffmask.explanation.heatmap import short_layer_name
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.results.benchmark_result import BenchmarkResult
-from diffmask.tasks.text.configs import FineTunedClassificationConfig
+from diffmask.tasks.text.text_configs import FineTunedClassificationConfig
 from diffmask.workspace.workspace import Workspace
 
 TASK = FineTunedClassificationConfig(rows=2000, epochs=1, batch_size=16, learning_rate=1e-4)

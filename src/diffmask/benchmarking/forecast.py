@@ -29,8 +29,8 @@ from diffmask.core.task import Task
 from diffmask.errors import DiffMaskError, FitWarning
 from diffmask.experiments.experiment import FitNode, MeasureNode
 from diffmask.experiments.result_builder import short_names
-from diffmask.metrics.base import Metric
 from diffmask.metrics.erasure import unmasked_predictions
+from diffmask.metrics.metric import Metric
 from diffmask.results.formatting import format_duration, join_names
 from diffmask.workspace.node import Node
 from diffmask.workspace.workspace import CachedAttribution, Workspace

@@ -10,11 +10,11 @@ from typing import Any
 from diffmask.core.explainer import Explainer
 from diffmask.datasets.mind import Impression
 from diffmask.errors import ExtraError, InputError, TaskError
-from diffmask.explanation.aggregate import aggregate
+from diffmask.explanation.aggregation import aggregate
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import html_document
 from diffmask.results.records import write_text
-from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 
 HEATMAPS = 10
 """Explanations on the page of heat maps."""

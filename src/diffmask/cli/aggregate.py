@@ -10,7 +10,7 @@ import typer
 from diffmask.cli.options import Force
 
 if TYPE_CHECKING:
-    from diffmask.explanation.aggregate import ScoredText
+    from diffmask.explanation.aggregation import ScoredText
 
 
 class By(StrEnum):
@@ -37,7 +37,7 @@ def aggregate(
     """
     from diffmask.datasets.tables import read_table
     from diffmask.errors import InputError, nearest
-    from diffmask.explanation.aggregate import aggregate as aggregate_texts
+    from diffmask.explanation.aggregation import aggregate as aggregate_texts
 
     suffixes = (".csv", ".png", ".pdf", ".svg")
     if out is not None and out.suffix not in suffixes:
@@ -56,7 +56,7 @@ def aggregate(
 
 def _scored_texts(rows: Iterator[Mapping[str, Any]], path: Path) -> "Iterator[ScoredText]":
     from diffmask.errors import InputError
-    from diffmask.explanation.aggregate import ScoredText
+    from diffmask.explanation.aggregation import ScoredText
 
     for number, row in enumerate(rows):
         if not {"words", "scores", "prediction"} <= set(row):

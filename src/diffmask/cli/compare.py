@@ -22,8 +22,8 @@ def compare(
 
     Example: diffmask compare --model clean/ --model poisoned/ --data mind:FOLDER --out poisoning/
     """
-    from diffmask.benchmarking.compare import compare as compare_models
-    from diffmask.benchmarking.compare import comparison_inputs
+    from diffmask.benchmarking.compare_models import compare as compare_models
+    from diffmask.benchmarking.compare_models import comparison_inputs
     from diffmask.core.config import parse, parse_overrides
     from diffmask.errors import InputError
     from diffmask.tasks.text.known_tasks import trained_config_class

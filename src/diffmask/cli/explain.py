@@ -105,7 +105,7 @@ def _explain_impressions(explainer: str, model: str | None, data: str, out: Path
     """Explain the impressions of a recommender and write the words that matter to a folder."""
     from diffmask.benchmarking.word_report import write_word_report
     from diffmask.cli.options import require_folder
-    from diffmask.tasks.recommender.configs import load_impressions
+    from diffmask.tasks.recommender.recommender_configs import load_impressions
     from diffmask.workspace.persistence import load_explainer
 
     configure_logging(quiet=True)
@@ -121,7 +121,7 @@ def _explain_impressions(explainer: str, model: str | None, data: str, out: Path
 def _columns(task: "Task", text_column: str | None, pair_column: str | None) -> "Columns":
     """Return the columns that were asked for; those that the task reads if none were."""
     from diffmask.datasets.tables import Columns
-    from diffmask.tasks.text.task import TextTask
+    from diffmask.tasks.text.text_task import TextTask
 
     given = {"text_column": text_column, "pair_column": pair_column}
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -40,9 +40,9 @@ def needs(
 
     from diffmask.core.config import parse
     from diffmask.errors import InputError
-    from diffmask.tasks.generation.encoding import PromptEncodingConfig
     from diffmask.tasks.generation.files import read_documents, read_messages
-    from diffmask.tasks.generation.task import TextGeneration
+    from diffmask.tasks.generation.prompt_encoding import PromptEncodingConfig
+    from diffmask.tasks.generation.text_generation import TextGeneration
 
     if (documents is None) == (messages is None):
         raise InputError("give --documents with a --question, or --messages")

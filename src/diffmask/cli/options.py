@@ -12,8 +12,8 @@ import typer
 from diffmask.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from diffmask.experiments.executors.base import Executor
-    from diffmask.experiments.executors.progress import ProgressView
+    from diffmask.experiments.executors.executor import Executor
+    from diffmask.experiments.executors.progress_view import ProgressView
 
 CLUSTER = "Clusters"
 TRAINING_DATA = (
@@ -72,7 +72,7 @@ def make_engine(name: str, **options: Any) -> "Executor":
 
 def progress_view(quiet: bool) -> "ProgressView":
     """Return a live table for a terminal, else log lines, and configure logging to match."""
-    from diffmask.experiments.executors.progress import LiveView, LogView, default_view
+    from diffmask.experiments.executors.progress_view import LiveView, LogView, default_view
 
     view = LogView() if quiet else default_view()
     configure_logging(quiet=quiet or isinstance(view, LiveView))

@@ -27,7 +27,7 @@ def roar_workspace(data_set: str, files: str | None, choices: list[str] | None, 
     """Return a workspace of the BiLSTM on a data set, with its store in `out`."""
     from diffmask.core.config import parse_overrides
     from diffmask.core.store import Store
-    from diffmask.tasks.bilstm.config import BiLSTMConfig
+    from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
     from diffmask.workspace.workspace import Workspace
 
     config: BiLSTMConfig = BiLSTMConfig.from_dict(

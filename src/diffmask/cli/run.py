@@ -36,7 +36,7 @@ def run(
     """
     from diffmask.errors import RunError
     from diffmask.experiments.experiment import Experiment
-    from diffmask.experiments.run import describe_nodes, run_experiment
+    from diffmask.experiments.runner import describe_nodes, run_experiment
     from diffmask.report.terminal import print_report
 
     cluster = {"address": address, "queue": queue, "memory": memory, "jobs": jobs, "walltime": walltime}

@@ -11,7 +11,7 @@ from diffmask.core.store import Artefact, Store
 from diffmask.core.task import TaskConfig
 from diffmask.datasets.tables import read_lines
 from diffmask.errors import ConfigError, nearest
-from diffmask.metrics.base import Metric
+from diffmask.metrics.metric import Metric
 from diffmask.results.records import Record, record_from
 from diffmask.workspace.node import Address, Node
 from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace

@@ -22,13 +22,13 @@ from diffmask.core.config import digest_of
 from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
-from diffmask.experiments.executors.base import RunResult
+from diffmask.experiments.executors.executor import RunResult
 from diffmask.experiments.experiment import Experiment, ExplainNode, MeasureNode
-from diffmask.methods.baselines import Random
 from diffmask.methods.gradients import IntegratedGradients
-from diffmask.metrics.base import Metric
+from diffmask.methods.random_baselines import Random
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.metrics.masking_ood import MaskingShift, masking_shift
+from diffmask.metrics.metric import Metric
 from diffmask.metrics.ranks import rank_correlation, top_overlap
 from diffmask.results.benchmark_result import BenchmarkResult, BenchmarkText, Curve, MethodResult, MetricInfo
 from diffmask.results.comparison import MIN_ROWS, compare, estimate

@@ -3,7 +3,7 @@
 from typing import Any
 
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.aggregate import Aggregate, By, aggregate, to_frame
+from diffmask.explanation.aggregation import Aggregate, By, aggregate, to_frame
 from diffmask.explanation.explanation import Explanation
 
 

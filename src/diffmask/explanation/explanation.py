@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.aggregate import ScoredText, to_frame
+from diffmask.explanation.aggregation import ScoredText, to_frame
 from diffmask.explanation.heatmap import Heatmap, describe_columns, short_layer_name
 from diffmask.explanation.text_units import (
     Span,

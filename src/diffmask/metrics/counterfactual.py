@@ -16,17 +16,17 @@ from diffmask.core.batch import spread_indices
 from diffmask.core.distributions import predicted_outcome
 from diffmask.core.explainer import Method
 from diffmask.core.resources import Cost
-from diffmask.datasets.counterfactual import EditedPair, changed_words, load_edited_pairs
+from diffmask.datasets.counterfactual_pairs import EditedPair, changed_words, load_edited_pairs
 from diffmask.datasets.tables import Example
 from diffmask.errors import ConfigError, InputWarning, TaskError
 from diffmask.explanation.explanation import split_units
 from diffmask.explanation.text_units import Unit, is_punctuation
-from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.tasks.text.encoding import EncodedBatch
-from diffmask.tasks.text.explain import token_positions
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.explain_texts import token_positions
+from diffmask.tasks.text.text_task import TextTask
 from diffmask.workspace.workspace import CachedAttribution, Workspace
 
 Edits = tuple[tuple[int, int, int], ...]

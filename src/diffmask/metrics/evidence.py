@@ -12,8 +12,8 @@ from diffmask.core.capabilities import HasGroundTruth, Retrainable, require
 from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.errors import TaskError
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.ground_truth import EVIDENCE_LIMITATION
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.metrics.ranks import top_k_probability
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

@@ -21,8 +21,8 @@ from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import TaskError
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Eraser, rank_positions, tokens_to_erase, unmasked_predictions
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.tasks.text.finetuning import FineTuning

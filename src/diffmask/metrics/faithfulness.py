@@ -21,7 +21,6 @@ from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.errors import ConfigError
 from diffmask.methods.subset_search import TokenBeam, TokenSet
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import (
     Eraser,
     Mode,
@@ -31,6 +30,7 @@ from diffmask.metrics.erasure import (
     tokens_to_erase,
     unmasked_predictions,
 )
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace

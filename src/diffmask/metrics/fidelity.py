@@ -15,7 +15,7 @@ from diffmask.core.explainer import ForwardTrace, Method
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.scores import macro_f1_score
 from diffmask.methods.diffmask.base import MaskExplainer, binarize
-from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from diffmask.core.batch import Attribution
 from diffmask.core.capabilities import HasGroundTruth, require
 from diffmask.core.explainer import Method
-from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.metrics.ranks import top_k_probability
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

@@ -18,8 +18,8 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, predicts, target_score
 from diffmask.core.explainer import Method
 from diffmask.errors import ConfigError
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Eraser, Mode, fraction_to_count, top_k_mask
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace

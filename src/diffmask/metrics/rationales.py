@@ -11,8 +11,8 @@ from torch import Tensor
 from diffmask.core.capabilities import HasGroundTruth, require
 from diffmask.core.explainer import Method
 from diffmask.explanation.text_units import Span
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import fraction_to_count, top_k_mask
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.metrics.ranks import above_and_equal
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

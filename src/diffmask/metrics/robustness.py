@@ -16,8 +16,8 @@ from diffmask.core.hooks import Edit, persistent_edit
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Eraser, Mode
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record
 from diffmask.workspace.workspace import Workspace

@@ -13,7 +13,7 @@ from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError
-from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

@@ -20,7 +20,7 @@ from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import DiffMaskError
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.metrics.base import Metric
+from diffmask.metrics.metric import Metric
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.formatting import format_number
 from diffmask.workspace.workspace import Workspace

@@ -20,9 +20,9 @@ from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import FitWarning, TaskError
-from diffmask.metrics.base import Metric, record_of
 from diffmask.metrics.erasure import Eraser
 from diffmask.metrics.ground_truth import top_token_probability
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.metrics.ranks import mid_ranks, top_k_probability
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

@@ -18,7 +18,8 @@ from diffmask.report.charts import cost_chart, curve_chart, curve_groups, interv
 from diffmask.report.figures import write_figures
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.report.payload import build_payload
-from diffmask.report.roar import write_roar
+from diffmask.report.result_tables import csv_tables, latex_table
+from diffmask.report.roar_curves import write_roar
 from diffmask.report.run_files import (
     METRIC_DESCRIPTIONS,
     RunFiles,
@@ -27,7 +28,6 @@ from diffmask.report.run_files import (
     read_run,
     refusing_damage,
 )
-from diffmask.report.tables import csv_tables, latex_table
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, Curve, MetricInfo, load_results
 from diffmask.results.formatting import format_count, format_duration, format_interval, format_number
 from diffmask.results.records import write_text

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.errors import DiffMaskError, InputError
-from diffmask.report.roar import METRICS, RoarRun, read_roar
+from diffmask.report.roar_curves import METRICS, RoarRun, read_roar
 from diffmask.results.formatting import format_number
 from diffmask.results.records import RUN_AGAIN, read_json
 

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diffmask.report.leaderboard import Standing, standings
-from diffmask.report.roar import RoarTable
+from diffmask.report.result_tables import ResultTable
+from diffmask.report.roar_curves import RoarTable
 from diffmask.report.run_files import RunFiles, read_run, refusing_damage
-from diffmask.report.tables import ResultTable
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult, load_results
 from diffmask.results.formatting import format_duration, format_number
 from diffmask.results.intervals import MeanInterval

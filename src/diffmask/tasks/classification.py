@@ -12,7 +12,7 @@ from diffmask.core.distributions import average
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Prediction
 from diffmask.tasks.text.heads import head_of
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 
 class TextClassification(TextTask):

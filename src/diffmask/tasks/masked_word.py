@@ -16,7 +16,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Prediction
 from diffmask.tasks.text.encoding import pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 BLANK = "[MASK]"
 """How every text writes the blank, whatever the model's own mask token is."""

@@ -21,7 +21,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 CHOICES, CHOICE_TYPES = "choices", "choice types"
 """Keys in `Batch.inputs` of the tokens and segments after the shared text, [row, choice, token]; -1 is padding."""

@@ -26,7 +26,7 @@ from diffmask.errors import InputError
 from diffmask.explanation.explanation import Prediction
 from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE, TextEncodingConfig, pad_rows, sentence_numbers
 from diffmask.tasks.text.heads import NO_LABEL
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 ANSWERABLE = "answerable"
 """Key in `Batch.token_inputs` of 1 + the position that a token stands for in the answer; 0 if it is no answer."""

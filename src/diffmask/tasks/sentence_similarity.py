@@ -16,7 +16,7 @@ from diffmask.datasets.tables import Example
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 OTHER = "other"
 """Key in `Batch.inputs` of the encoding of the other text."""

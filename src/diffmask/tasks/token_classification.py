@@ -29,7 +29,7 @@ from diffmask.explanation.explanation import Prediction
 from diffmask.explanation.text_units import word_spans
 from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncodingConfig, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 SPAN = "span"
 """Key in `Batch.token_inputs` of the first pieces of the words that a row is about."""

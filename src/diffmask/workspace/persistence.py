@@ -17,10 +17,10 @@ from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, StoreError
 from diffmask.results.records import naming_path, require_path
-from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.text.known_tasks import RECOMMENDER, text_task_class
 from diffmask.tasks.text.pretrained import load_model
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 from diffmask.workspace.workspace import explainer_artefact, require_model, restore
 
 KIND = "explainer"

@@ -10,7 +10,7 @@ from diffmask.errors import InputError
 from diffmask.explanation.text_units import word_spans
 from diffmask.tasks.text.known_tasks import TEXT_TASKS, recognise_task, text_task_class
 from diffmask.tasks.text.pretrained import load_model
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 from diffmask.tasks.text.unwrap import unwrap
 
 SHORT_TEXT = 100

@@ -34,7 +34,7 @@ from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.verified_set import VerifiedSet
 from diffmask.results.records import atomic_write, read_json, write_json
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from diffmask.metrics.roar.analysis import ANALYSES, SHARES, RoarAnalysis
 from diffmask.metrics.roar.metric import roar_method
 from diffmask.metrics.roar.step import RoarStep
 from diffmask.metrics.roar.synthetic import falls_after
-from diffmask.report.tables import ResultTable
-from diffmask.tasks.bilstm.config import BiLSTMConfig
+from diffmask.report.result_tables import ResultTable
+from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
 from diffmask.workspace.workspace import Workspace
 from support.transformer import TransformerTask
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from diffmask.datasets.mind_generator import MindGenerator
 from diffmask.errors import ConfigError, InputError, StoreError
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMS, AdditiveAttention, NRMSConfig, SelfAttention, Slots
-from diffmask.tasks.recommender.pretrained import init_nrms, is_nrms, load_nrms, save_nrms, word_tokenizer
-from diffmask.tasks.recommender.task import NewsRecommender
-from diffmask.tasks.recommender.training import NRMSTraining, evaluate
+from diffmask.tasks.recommender.nrms_files import init_nrms, is_nrms, load_nrms, save_nrms, word_tokenizer
+from diffmask.tasks.recommender.nrms_training import NRMSTraining, evaluate
 from support.news import SMALL, impressions, titles, trained
 
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from diffmask.tasks.recommender.metrics import auc, mrr, ndcg, ranking_metrics
+from diffmask.tasks.recommender.ranking_metrics import auc, mrr, ndcg, ranking_metrics
 
 SCORES = [0.1, 0.9, 0.5, 0.7]
 CLICKS = [True, False, True, False]

@@ -13,8 +13,8 @@ from diffmask.core.distributions import divergence, logits
 from diffmask.datasets.mind import Impression
 from diffmask.datasets.mind_generator import CLICK_WORDS
 from diffmask.errors import InputError, InputWarning
-from diffmask.tasks.recommender.explain import RankingExplanation
-from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.recommender.explain_impressions import RankingExplanation
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.titles import ExplainedCandidate, TitleGrid
 from support.news import FILMS, bert_recommender, recommender
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from diffmask.errors import EngineError, ExtraError
-from diffmask.experiments.executors.base import Executor, Workers
+from diffmask.experiments.executors.executor import Executor, Workers
 from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome, run_job
 from diffmask.experiments.executors.local import cores, one_thread_for_children
 from diffmask.workspace.node import Address

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from diffmask.errors import ConfigError, nearest
-from diffmask.experiments.executors.base import Executor, Workers
+from diffmask.experiments.executors.executor import Executor, Workers
 from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome, run_job
 from diffmask.workspace.node import Address
 

@@ -20,8 +20,16 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded
 from diffmask.errors import ConfigError, FitWarning
-from diffmask.methods.amortised.diagnostics import additivity, interaction_only
 from diffmask.methods.amortised.network import AttributionNetwork, ood_score
+from diffmask.methods.amortised.network_diagnostics import additivity, interaction_only
+from diffmask.methods.amortised.network_training import (
+    AmortisedTraining,
+    BatchT,
+    Budget,
+    Objective,
+    TrainingSchedule,
+    parse_budget,
+)
 from diffmask.methods.amortised.objectives import (
     AdditiveObjective,
     DistillationObjective,
@@ -30,14 +38,6 @@ from diffmask.methods.amortised.objectives import (
 )
 from diffmask.methods.amortised.parts import PartAmortisedExplainer
 from diffmask.methods.amortised.refine import RefinedExplainer
-from diffmask.methods.amortised.training import (
-    AmortisedTraining,
-    BatchT,
-    Budget,
-    Objective,
-    TrainingSchedule,
-    parse_budget,
-)
 
 
 @dataclass(frozen=True, kw_only=True)

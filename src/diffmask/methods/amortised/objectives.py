@@ -31,7 +31,7 @@ from diffmask.core.hooks import erase_states
 from diffmask.core.store import Artefact, Store
 from diffmask.core.task import Task
 from diffmask.methods.amortised.network import AttributionNetwork, CachedStates, cache_states
-from diffmask.methods.amortised.training import Objective
+from diffmask.methods.amortised.network_training import Objective
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from diffmask.core.verification.conformal import ConformalThresholds
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.amortised import query_by_length, split_held_out
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
-from diffmask.methods.amortised.training import AmortisedTraining, Budget, TrainingSchedule, parse_budget
+from diffmask.methods.amortised.network_training import AmortisedTraining, Budget, TrainingSchedule, parse_budget
 from diffmask.methods.diffmask.base import (
     LENGTH_POOL,
     STATISTICS_ROWS,

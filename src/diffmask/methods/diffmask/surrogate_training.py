@@ -13,8 +13,8 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import flat_logits
 from diffmask.core.explainer import ForwardTrace
 from diffmask.methods.amortised.network import CachedStates, cache_states
+from diffmask.methods.amortised.network_training import Objective
 from diffmask.methods.amortised.objectives import logit_divergence, masked_logits, sample_mask_pairs
-from diffmask.methods.amortised.training import Objective
 
 if TYPE_CHECKING:
     from diffmask.methods.diffmask.surrogate import LayerwiseAttributor, SurrogateMaskExplainer

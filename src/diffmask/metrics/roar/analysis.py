@@ -24,9 +24,9 @@ from diffmask.methods.gradients import IntegratedGradients
 from diffmask.metrics.roar.masking import MasksBySplit, RoarProtocol, apply_masks, no_masks
 from diffmask.metrics.roar.step import RoarStep
 from diffmask.metrics.roar.synthetic import FEATURES, falls_after, masking_example, synthetic_curves
-from diffmask.report.roar import short_titles
-from diffmask.report.tables import Cell, ResultTable
-from diffmask.tasks.bilstm.task import BiLSTMClassification
+from diffmask.report.result_tables import Cell, ResultTable
+from diffmask.report.roar_curves import short_titles
+from diffmask.tasks.bilstm.bilstm_task import BiLSTMClassification
 from diffmask.workspace.workspace import Workspace
 
 Scores = Float[Tensor, "row token"]

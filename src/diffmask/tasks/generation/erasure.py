@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
 from diffmask.core.hooks import edit_argument
-from diffmask.tasks.generation.encoding import POSITION
+from diffmask.tasks.generation.prompt_encoding import POSITION
 
 
 def close_gaps(batch: Batch) -> Batch:

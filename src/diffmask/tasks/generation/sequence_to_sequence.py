@@ -14,8 +14,8 @@ from diffmask.core.hooks import Edit, Site, edit_argument, frozen, remove_added_
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
 from diffmask.tasks.generation.decoding import Ids, decode_encoded
-from diffmask.tasks.generation.encoding import SCORED
-from diffmask.tasks.generation.task import TextGeneration
+from diffmask.tasks.generation.prompt_encoding import SCORED
+from diffmask.tasks.generation.text_generation import TextGeneration
 from diffmask.tasks.text.inspection import find_sites
 from diffmask.tasks.text.pretrained import eager_attention, token_embedding
 

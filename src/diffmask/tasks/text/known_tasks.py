@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from diffmask.errors import ConfigError, nearest
 from diffmask.registry import find
-from diffmask.tasks.generation.pretrained import PACKAGED_MODELS
+from diffmask.tasks.generation.language_models import PACKAGED_MODELS
 from diffmask.tasks.text.pretrained import load_config
 
 if TYPE_CHECKING:
-    from diffmask.tasks.text.task import TextTask
+    from diffmask.tasks.text.text_task import TextTask
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from diffmask.report.tables import booktabs_table
+from diffmask.report.result_tables import booktabs_table
 from diffmask.results.intervals import MeanInterval, bca_interval
 from diffmask.results.records import RUN_AGAIN, Record, read_json, read_jsonl, write_text
 

@@ -16,10 +16,10 @@ from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.training import single_threaded
 from diffmask.errors import RunError
-from diffmask.experiments.executors.base import Executor, RunResult, make_schedule
+from diffmask.experiments.executors.executor import Executor, RunResult, make_schedule
 from diffmask.experiments.executors.job import Job
 from diffmask.experiments.executors.local import SerialExecutor
-from diffmask.experiments.executors.progress import ProgressView, estimate_progress
+from diffmask.experiments.executors.progress_view import ProgressView, estimate_progress
 from diffmask.experiments.executors.schedule import FailedNode
 from diffmask.experiments.experiment import Experiment
 from diffmask.experiments.result_builder import build_results

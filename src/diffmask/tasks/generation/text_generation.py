@@ -22,7 +22,10 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.generation.decoding import Ids, decode_greedily
-from diffmask.tasks.generation.encoding import (
+from diffmask.tasks.generation.erasure import close_gaps, hide_keys
+from diffmask.tasks.generation.language_models import end_tokens, load_language_model
+from diffmask.tasks.generation.prompt import Prompt, is_chat, read_prompt, render
+from diffmask.tasks.generation.prompt_encoding import (
     EVENT,
     EVIDENCE,
     PART,
@@ -35,9 +38,6 @@ from diffmask.tasks.generation.encoding import (
     encode_prompt,
     event_columns,
 )
-from diffmask.tasks.generation.erasure import close_gaps, hide_keys
-from diffmask.tasks.generation.pretrained import end_tokens, load_language_model
-from diffmask.tasks.generation.prompt import Prompt, is_chat, read_prompt, render
 from diffmask.tasks.text.inspection import find_sites
 from diffmask.tasks.text.pretrained import eager_attention, max_input_tokens, token_embedding
 
@@ -350,7 +350,7 @@ class TextGeneration(Task, RowText):
         self, explainer: Any, inputs: Any = None, target: Any = None, *, verify: bool = True, **fields: Any
     ) -> ResponseExplanation | list[ResponseExplanation]:
         """Return the explanation of one prompt, given as a text, chat messages or fields; of a list, a list."""
-        from diffmask.tasks.generation.explain import explain_prompts
+        from diffmask.tasks.generation.explain_responses import explain_prompts
 
         if target is not None:
             raise InputError("the target of a language model is its response; give response=... with the prompt")

@@ -23,7 +23,7 @@ from diffmask.tasks.text.encoding import EncodedBatch
 from diffmask.tasks.text.verification import main_layer, verify_texts
 
 if TYPE_CHECKING:
-    from diffmask.tasks.text.task import TextTask
+    from diffmask.tasks.text.text_task import TextTask
 
 TOKENS_AT_ONCE = 2_048
 """Tokens per forward pass, padding included: enough to keep a processor busy at a constant use of memory."""

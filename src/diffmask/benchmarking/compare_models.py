@@ -9,8 +9,8 @@ from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.explanation import Explanation
 from diffmask.results.word_shift import MIN_TEXTS, SMALLEST_CHANGE, ExplainedText, ModelComparison, compare_words
-from diffmask.tasks.recommender.task import NewsRecommender
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
+from diffmask.tasks.text.text_task import TextTask
 
 
 def compare(

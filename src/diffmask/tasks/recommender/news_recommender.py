@@ -20,9 +20,9 @@ from diffmask.errors import InputError, nearest
 from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.text_units import ReadRow
-from diffmask.tasks.recommender.explain import explain_candidates, title_words
+from diffmask.tasks.recommender.explain_impressions import explain_candidates, title_words
 from diffmask.tasks.recommender.nrms import NRMS, Slots
-from diffmask.tasks.recommender.pretrained import load_nrms, save_nrms
+from diffmask.tasks.recommender.nrms_files import load_nrms, save_nrms
 from diffmask.tasks.recommender.titles import (
     Explained,
     ExplainedCandidate,

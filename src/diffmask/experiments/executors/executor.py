@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome
-from diffmask.experiments.executors.progress import LogView, ProgressView
+from diffmask.experiments.executors.progress_view import LogView, ProgressView
 from diffmask.experiments.executors.schedule import FailedNode, NodeSchedule
 from diffmask.results.records import Record
 from diffmask.workspace.node import Address, Node

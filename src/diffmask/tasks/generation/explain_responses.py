@@ -18,10 +18,10 @@ from diffmask.core.verification.masks import MaskedTexts, TextUnits, run_searche
 from diffmask.core.verification.search import Kept, Measurement, SearchConfig, SearchResult, search_minimal_set
 from diffmask.errors import InputError
 from diffmask.explanation.response import NeededParts, PartTable, Regenerated, ResponseExplanation
-from diffmask.tasks.generation.encoding import PART, SCORED, ResponseRow
+from diffmask.tasks.generation.prompt_encoding import PART, SCORED, ResponseRow
 
 if TYPE_CHECKING:
-    from diffmask.tasks.generation.task import TextGeneration
+    from diffmask.tasks.generation.text_generation import TextGeneration
 
 DEFAULT_MARGIN = 0.1
 """Largest KL(original || needed parts only), in nats per response token."""

@@ -26,9 +26,9 @@ from diffmask.datasets.tokenizers import (
     tokenize_dataset,
 )
 from diffmask.errors import InputError, TaskError, nearest
+from diffmask.tasks.bilstm.bilstm_task import BiLSTMClassification, encode
+from diffmask.tasks.bilstm.bilstm_training import BiLSTMTraining, draw_loader_seed
 from diffmask.tasks.bilstm.model import PairBiLSTM, SingleBiLSTM
-from diffmask.tasks.bilstm.task import BiLSTMClassification, encode
-from diffmask.tasks.bilstm.training import BiLSTMTraining, draw_loader_seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ from diffmask.core.config import require_between
 from diffmask.core.task import Task, TaskConfig
 from diffmask.datasets.mind import Impression, load_mind
 from diffmask.errors import ConfigError, InputError, TaskError
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMSConfig
-from diffmask.tasks.recommender.pretrained import WORDS, init_nrms
-from diffmask.tasks.recommender.task import NewsRecommender
-from diffmask.tasks.recommender.training import NRMSTraining
+from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms
+from diffmask.tasks.recommender.nrms_training import NRMSTraining
 
 PREFIX = "mind:"
 MAX_ROWS = 2000

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 from diffmask.core.config import require_between
 from diffmask.core.task import TaskConfig
 from diffmask.datasets.contexts import load_prompts
-from diffmask.tasks.generation.encoding import PromptEncodingConfig
-from diffmask.tasks.generation.pretrained import load_language_model
+from diffmask.tasks.generation.language_models import load_language_model
 from diffmask.tasks.generation.prompt import FIELDS
-from diffmask.tasks.generation.task import TextGeneration
+from diffmask.tasks.generation.prompt_encoding import PromptEncodingConfig
+from diffmask.tasks.generation.text_generation import TextGeneration
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,9 @@ from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.training import generator, seeded
 from diffmask.datasets.mind import Impression
 from diffmask.errors import ConfigError, InputError, StoreError
-from diffmask.tasks.recommender.metrics import RankingMetrics, ranking_metrics
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMS, Slots
-from diffmask.tasks.recommender.task import NewsRecommender
+from diffmask.tasks.recommender.ranking_metrics import RankingMetrics, ranking_metrics
 from diffmask.tasks.text.finetuning import mask_random_tokens
 
 logger = logging.getLogger(__name__)

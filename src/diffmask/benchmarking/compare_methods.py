@@ -14,13 +14,13 @@ from diffmask.core.explainer import Method
 from diffmask.core.store import Store
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import ConfigError
-from diffmask.experiments.executors.base import Executor
+from diffmask.experiments.executors.executor import Executor
 from diffmask.experiments.executors.local import SerialExecutor
-from diffmask.experiments.executors.progress import ProgressView, default_view
+from diffmask.experiments.executors.progress_view import ProgressView, default_view
 from diffmask.experiments.experiment import Experiment
 from diffmask.experiments.result_builder import build_results
-from diffmask.experiments.run import execute
-from diffmask.metrics.base import Metric
+from diffmask.experiments.runner import execute
+from diffmask.metrics.metric import Metric
 from diffmask.metrics.self_test import describe
 from diffmask.metrics.self_test import self_test as test_metrics
 from diffmask.report.page import write_page

@@ -20,7 +20,7 @@ from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.core.units import tokens_of_units, unit_scores
 from diffmask.methods.unit_ablation import ablated_scores
-from diffmask.metrics.base import Metric, record_of
+from diffmask.metrics.metric import Metric, record_of
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

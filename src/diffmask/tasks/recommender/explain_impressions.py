@@ -23,7 +23,7 @@ from diffmask.tasks.text.encoding import EncodedBatch
 from diffmask.tasks.text.verification import main_layer, verify_texts
 
 if TYPE_CHECKING:
-    from diffmask.tasks.recommender.task import NewsRecommender
+    from diffmask.tasks.recommender.news_recommender import NewsRecommender
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,7 +18,7 @@ from diffmask.tasks.sentence_similarity import SentenceSimilarity
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import FineTuningSource, load_model
-from diffmask.tasks.text.task import TextTask
+from diffmask.tasks.text.text_task import TextTask
 from diffmask.tasks.token_classification import TokenClassification, TokenEncodingConfig
 
 

@@ -15,11 +15,11 @@ from diffmask.core.scores import accuracy_score, auroc_score, macro_f1_score
 from diffmask.core.task import Task
 from diffmask.datasets.tokenizers import MASK, PAD, TokenizedExample, Vocabulary
 from diffmask.errors import TaskError
+from diffmask.tasks.bilstm.bilstm_training import logits_by_length
 from diffmask.tasks.bilstm.model import BiLSTMModel
-from diffmask.tasks.bilstm.training import logits_by_length
 
 if TYPE_CHECKING:
-    from diffmask.tasks.bilstm.config import BiLSTMConfig
+    from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
 
 Logits = Float[Tensor, "row class"]
 Labels = Int[Tensor, " row"]
