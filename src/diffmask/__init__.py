@@ -34,6 +34,8 @@ _HOMES = {
     "ModelComparison": "results.word_shift",
     "HardConcrete": "methods.diffmask.hard_concrete",
     "Probe": "methods.diffmask.probe",
+    "SimpleProbe": "methods.diffmask.probe",
+    "LayerwiseProbe": "methods.diffmask.probe",
     "BenchmarkResult": "results.benchmark_result",
     "MetricInfo": "results.benchmark_result",
     "Store": "core.store",

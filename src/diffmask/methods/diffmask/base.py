@@ -162,6 +162,11 @@ class MaskExplainer(Explainer, ABC):
         return {self.masked_site(site): interpolate(gate, filler, maskable)}
 
     @property
+    def nested(self) -> bool:
+        """Whether a token erased at one site stays erased at all later ones."""
+        return self.mask == "inputs"
+
+    @property
     def erases_states(self) -> bool:
         """Whether each site's mask erases the states of that site."""
         return self.mask == "states"

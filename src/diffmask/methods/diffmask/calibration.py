@@ -43,7 +43,7 @@ def calibrate(explainer: MaskExplainer, rows: Batch, margins: Mapping[str, float
         search = ThresholdSearch.at(explainer, site, traces, kept)
         threshold = search.highest(slack * margins[site])
         explainer.set_threshold(site, threshold)
-        if explainer.mask == "inputs":
+        if explainer.nested:
             kept = search.masks(threshold)
 
 

@@ -5,7 +5,10 @@ samples of the gates and through the frozen model. Afterwards one shift per site
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import ClassVar, Literal, cast
 
 import torch
@@ -32,8 +35,21 @@ from diffmask.methods.diffmask.calibration import calibrate, calibration_split, 
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
 from diffmask.methods.diffmask.lagrangian import Multiplier, PIController, critical_multiplier
-from diffmask.methods.diffmask.probe import Probe
+from diffmask.methods.diffmask.probe import (
+    GateProbe,
+    LayerwiseProbe,
+    MeanOfVotes,
+    Probe,
+    ProductOfVotes,
+    SimpleProbe,
+    Votes,
+)
 
+ProbeKind = Literal["diffmask", "simple", "layerwise"]
+PROBES: Mapping[ProbeKind, type[GateProbe]] = MappingProxyType(
+    {"diffmask": Probe, "simple": SimpleProbe, "layerwise": LayerwiseProbe}
+)
+VOTES: Mapping[str, Votes] = MappingProxyType({"product": ProductOfVotes(), "mean": MeanOfVotes()})
 DIAGNOSIS_ROWS = 192
 """Largest number of held-out rows that the diagnostics of a fit use."""
 
@@ -110,8 +126,14 @@ class DiffMask(SiteMaskMethod):
 
     name: ClassVar[str] = "diffmask"
 
+    probe: ProbeKind = "diffmask"
+    """Network that predicts the gates: De Cao's, or one of a published news recommender. Simple: one probe, at the last
+    site, decides alone on the mask of inputs. Layerwise: a probe per site that reads all states up to its own."""
+    votes: Literal["product", "mean"] = "product"
+    """How input masks combine the votes of the probes up to a site: product of probabilities, or mean of log-odds."""
     probe_inputs: Literal["auto", "state", "both"] = "auto"
-    """States that a probe reads: its own site's, or also the embedding. Auto: both for inputs, its own for states."""
+    """States that De Cao's probe reads: its own site's, or also the embedding. Auto: both for inputs, its own for
+    states."""
     probe_width: int | None = None
     """Hidden units of a probe; by default a quarter of the state's width, at least 32."""
     sparsity: Literal["l0", "log"] = "l0"
@@ -126,36 +148,50 @@ class DiffMask(SiteMaskMethod):
         self._require_counts(length_pool=self.length_pool, probe_width=self.probe_width or 1)
         if self.calibration_rows < 0:
             raise ConfigError(f"{self.name}: calibration_rows must not be negative; 0 skips calibration")
+        if self.probe != "diffmask" and self.probe_inputs != "auto":
+            raise ConfigError(f"{self.name}: probe_inputs is a choice of probe='diffmask', not of '{self.probe}'")
 
-    @property
-    def reads_embedding(self) -> bool:
-        """Whether probes read the embedding besides their own site's state."""
-        return self.mask == "inputs" if self.probe_inputs == "auto" else self.probe_inputs == "both"
+    def sites_of(self, task: Task) -> tuple[str, ...]:
+        """Return the sites with a probe; a simple probe of inputs is at the last one only."""
+        sites = super().sites_of(task)
+        return sites[-1:] if self.probe == "simple" and self.mask == "inputs" else sites
+
+    def sites_read(self, task: Task) -> dict[str, tuple[str, ...]]:
+        """Return the sites whose states the probe of each site reads."""
+        sites = self.sites_of(task)
+        if self.probe == "layerwise":
+            return {site: sites[: place + 1] for place, site in enumerate(sites)}
+        both = self.mask == "inputs" if self.probe_inputs == "auto" else self.probe_inputs == "both"
+        first = (task.sites[0],) if both and self.probe == "diffmask" else ()
+        return {site: (*first, site) for site in sites}
 
     def build(self, task: Task, seed: int) -> "GatedMaskExplainer":
         """Allocate probes whose gates all open with the initial keep probability."""
         sites, schedule = self.sites_of(task), self.schedule
         statistics = site_statistics(task, {task.sites[0], *sites}, STATISTICS_ROWS)
-        embedding = [statistics[task.sites[0]]] if self.reads_embedding else []
-        votes = len(sites) if self.mask == "inputs" else 1
-        start = initial_logit(schedule.initial_keep_probability, votes, schedule.temperature[0])
+        read = self.sites_read(task)
+        voters = len(sites) if self.mask == "inputs" else 1
+        each = VOTES[self.votes].share(schedule.initial_keep_probability, voters)
+        start = initial_logit(each, schedule.temperature[0])
         bound = max(schedule.logit_range[0], 2 * abs(start))
         with seeded(seed, "diffmask"):
             probes = {
-                site: Probe([*embedding, statistics[site]], self.probe_width, bound, start, schedule.probe_init_scale)
+                site: PROBES[self.probe](
+                    [statistics[name] for name in read[site]], self.probe_width, bound, start, schedule.probe_init_scale
+                )
                 for site in sites
             }
             baselines = initial_baselines(self, task, sites, statistics)
         temperature = schedule.temperature[1]
-        return GatedMaskExplainer(
-            task, self.mask, probes, baselines, reads_embedding=self.reads_embedding, temperature=temperature
-        )
+        return GatedMaskExplainer(task, self.mask, probes, baselines, read, VOTES[self.votes], temperature)
 
     def train(self, explainer: "GatedMaskExplainer", task: Task, seed: int) -> None:
         """Train the probes, calibrate the hard masks on held-out rows, diagnose them on others."""
         trainer = GateTrainer(self, explainer, task, generator(seed, "diffmask"))
         progress = progress_bar(range(self.steps), f"fit {self.label}")
-        with stop_at_interrupt(progress.label, progress.status):
+        # Dropout draws from torch's global generator; De Cao's probe has none.
+        drawn = nullcontext() if self.probe == "diffmask" else seeded(seed, "diffmask dropout")
+        with drawn, explainer.fitting(), stop_at_interrupt(progress.label, progress.status):
             for step in progress:
                 trainer.step(step / self.steps)
         explainer.temperature = self.schedule.temperature[1]
@@ -169,37 +205,49 @@ class DiffMask(SiteMaskMethod):
         report(explainer.diagnostics, self.label)
 
 
-def initial_logit(keep_probability: float, votes: int, temperature: float) -> float:
-    """Return the logit of each of several gates that are all open with a given probability.
+def initial_logit(open_probability: float, temperature: float) -> float:
+    """Return the logit of a gate that is open with a given probability.
 
-    >>> round(initial_logit(0.5, 1, 1.0), 2), round(initial_logit(0.5, 8, 1.0), 2)
+    >>> round(initial_logit(0.5, 1.0), 2), round(initial_logit(0.5 ** (1 / 8), 1.0), 2)
     (-1.61, 0.79)
     """
-    each = keep_probability ** (1 / votes)
-    return math.log(each / (1 - each)) - temperature * math.log(5)
+    return math.log(open_probability / (1 - open_probability)) - temperature * math.log(5)
 
 
 class GatedMaskExplainer(MaskExplainer):
-    """Keep probability = product of the open probabilities that the probes of a site, and before it, predict."""
+    """Keep probability = open probability of the combined gates that the probes of a site, and before it, predict."""
 
     def __init__(
         self,
         task: Task,
         mask: MaskKind,
-        probes: dict[str, Probe],
+        probes: Mapping[str, GateProbe],
         baselines: dict[str, nn.Parameter],
-        *,
-        reads_embedding: bool,
+        sites_read: Mapping[str, tuple[str, ...]],
+        rule: Votes,
         temperature: float,
     ) -> None:
         super().__init__(task, mask, tuple(probes), baselines)
-        self.reads_embedding = reads_embedding
-        self.temperature = temperature
-        self.probes = nn.ModuleList(probes.values())
+        self.sites_read, self.rule, self.temperature = sites_read, rule, temperature
+        self.probes = nn.ModuleList(probes.values()).eval()
 
-    def probe(self, site: str) -> Probe:
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """Switch the dropout of the probes on."""
+        self.probes.train()
+        try:
+            yield
+        finally:
+            self.probes.eval()
+
+    @property
+    def nested(self) -> bool:
+        """Whether a token erased at one site stays erased at all later ones."""
+        return super().nested and self.rule.nested
+
+    def probe(self, site: str) -> GateProbe:
         """Return the probe of a site."""
-        return cast(Probe, self.probes[self.sites.index(site)])
+        return cast(GateProbe, self.probes[self.sites.index(site)])
 
     def voting_sites(self, site: str) -> tuple[str, ...]:
         """Return the sites whose probes decide on the mask of `site`: for inputs also all sites before it."""
@@ -207,49 +255,37 @@ class GatedMaskExplainer(MaskExplainer):
 
     def votes(self, trace: ForwardTrace, site: str) -> HardConcrete:
         """Return the gates that the probe of this site alone predicts."""
-        state = trace.states[site]
-        inputs = torch.cat([trace.states[self.task.sites[0]], state], dim=-1) if self.reads_embedding else state
-        return HardConcrete(self.probe(site)(inputs), self.temperature)
+        states = [trace.states[name] for name in self.sites_read[site]]
+        return HardConcrete(self.probe(site)(torch.cat(states, dim=-1)), self.temperature)
 
     def gates(self, trace: ForwardTrace, site: str, *, detach_earlier: bool = False) -> HardConcrete:
-        """Return the gates of the mask of `site`, open with the product of the votes' probabilities.
-
-        De Cao et al. sample every vote and multiply the samples. One sample from the product has the same P(z > 0),
-        less noise, and a gradient for every vote: a product of samples has none where two votes are shut.
-        With `detach_earlier`, only the vote of `site` itself gets a gradient.
-        """
+        """Return the gates of the mask of `site`. With `detach_earlier`, only its own vote gets a gradient."""
         *earlier, last = (self.votes(trace, voter) for voter in self.voting_sites(site))
-        if not earlier:
-            return last
-        inherited = sum((vote.log_open() for vote in earlier[1:]), earlier[0].log_open())
-        log_open = (inherited.detach() if detach_earlier else inherited) + last.log_open()
-        return HardConcrete.from_log_open(log_open, self.temperature)
+        if detach_earlier:
+            earlier = [replace(vote, logits=vote.logits.detach()) for vote in earlier]
+        return self.rule.combine([*earlier, last])
 
     def expected_mask(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """Return the mean of each gate, which is not P(z > 0): an open gate may be half open."""
         return self.gates(trace, site).mean()
 
     def keep_probability(self, trace: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
-        """Return the product of the votes; each probe runs once."""
+        """Return the open probabilities of the combined votes; each probe runs once."""
         voters = [voter for voter in self.sites if any(voter in self.voting_sites(site) for site in sites)]
-        log_open = {voter: self.votes(trace, voter).log_open() for voter in voters}
-        sums = [sum(log_open[voter] for voter in self.voting_sites(site)) for site in sites]
-        return torch.stack([cast(Tensor, total) for total in sums], dim=1).exp()
+        votes = {voter: self.votes(trace, voter) for voter in voters}
+        combined = [self.rule.log_open([votes[voter] for voter in self.voting_sites(site)]) for site in sites]
+        return torch.stack(combined, dim=1).exp()
 
     def threshold_scores(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """Return how far this site's logit is above the one at which the token's keep probability is one half.
 
-        -inf for tokens that the sites before erase.
+        For a product of votes it is -inf for tokens that the sites before erase.
         """
-        *earlier, last = (self.votes(trace, voter) for voter in self.voting_sites(site))
-        # P(kept) = e^inherited * P(vote open) > 1/2 where the vote's log-probability is above log(1/2) - inherited.
-        inherited = sum((vote.log_open() for vote in earlier), torch.zeros_like(last.logits))
-        required = math.log(0.5) - inherited
-        return last.open_logit() - (required - torch.log((-torch.expm1(required)).clamp(min=0)))
+        return self.rule.excess([self.votes(trace, voter) for voter in self.voting_sites(site)])
 
     def set_threshold(self, site: str, threshold: float) -> None:
         """Shift the logits of a site's probe."""
-        self.probe(site).shift.sub_(max(threshold, -MAX_SHIFT))
+        self.probe(site).shift.sub_(max(threshold, -MAX_SHIFT * len(self.voting_sites(site))))
 
 
 class GateTrainer:
@@ -266,7 +302,7 @@ class GateTrainer:
             site: Multiplier(controller, critical_multiplier(explainer.full_mask_divergence(first, site)))
             for site in explainer.sites
         }
-        self.initial_bound = float(cast(Probe, explainer.probes[0]).logit_range)
+        self.initial_bound = float(cast(GateProbe, explainer.probes[0]).logit_range)
         self.site_weights = dict.fromkeys(explainer.sites, 1.0)
 
     def step(self, progress: float) -> None:
@@ -306,7 +342,7 @@ class GateTrainer:
         growth = schedule.logit_range[1] / self.initial_bound
         bound = self.initial_bound * growth ** min(1.0, progress / schedule.margin_anneal_fraction)
         for probe in self.explainer.probes.children():
-            cast(Probe, probe).logit_range.fill_(bound)
+            cast(GateProbe, probe).logit_range.fill_(bound)
 
     def _sparsity(self, log_open: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Float[Tensor, ""]:
         """Return the mean over rows of the mean over a row's maskable tokens."""
