@@ -18,10 +18,10 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.errors import FitWarning
 from diffmask.methods.amortised.amortised import Amortised
+from diffmask.methods.baselines import Random
 from diffmask.methods.diffmask.nested import NestedDiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.methods.random_baselines import Random
 from diffmask.metrics.amortised_report import FaithfulnessScores, score_faithfulness
 from diffmask.tasks.text.text_configs import TextClassificationConfig
 

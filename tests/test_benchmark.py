@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import diffmask as dm
+from diffmask.benchmarking.benchmark_config import BenchmarkConfig, sort_overrides
 from diffmask.benchmarking.compare_methods import SHARD_SIZE
-from diffmask.benchmarking.config import BenchmarkConfig, sort_overrides
 from diffmask.benchmarking.forecast import ModelCalls, fit_seconds, forecast, pilot_run, within_budget
 from diffmask.core.store import Store
 from diffmask.errors import ConfigError, InputError, StoreError

@@ -12,7 +12,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.store import Store
 from diffmask.errors import InputError, TrainingWarning
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.metrics.roar.metric import Roar
+from diffmask.metrics.roar.roar_metric import Roar
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.finetuning import FineTuning

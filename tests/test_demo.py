@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from diffmask.benchmarking.demo import METHOD, TASK, Demo, compare_methods, held_out_sentences, run_demo
+from diffmask.benchmarking.packaged_demo import METHOD, TASK, Demo, compare_methods, held_out_sentences, run_demo
 from diffmask.cli import app
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
@@ -53,7 +53,7 @@ def test_the_command_line_has_the_defaults_of_the_demo(
         asked.extend(given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("diffmask.benchmarking.demo.run_demo", note)
+    monkeypatch.setattr("diffmask.benchmarking.packaged_demo.run_demo", note)
     CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments])
     assert asked == [tmp_path, replace(TASK, rows=rows), replace(METHOD, steps=steps)]
 

@@ -14,8 +14,8 @@ import diffmask.workspace.sharding
 from diffmask.core.explainer import Explainer
 from diffmask.datasets.tables import Columns
 from diffmask.errors import ExtraError, InputError
+from diffmask.methods.baselines import Random
 from diffmask.methods.diffmask.surrogate import SurrogateMask
-from diffmask.methods.random_baselines import Random
 from diffmask.tasks.classification import TextClassification
 from diffmask.workspace.sharding import explain_table
 from support.tiny_models import tiny_model, word_pieces

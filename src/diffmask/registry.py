@@ -191,8 +191,8 @@ _METHODS = (
         "methods.mutual_information:MutualInformation",
         "mutual information of words and labels in the data (Madsen 2022)",
     ),
-    ("uniform", "methods.random_baselines:Uniform", "baseline: the same score for every token"),
-    ("random", "methods.random_baselines:Random", "baseline: random scores"),
+    ("uniform", "methods.baselines:Uniform", "baseline: the same score for every token"),
+    ("random", "methods.baselines:Random", "baseline: random scores"),
 )
 _METRICS = (
     (
@@ -249,10 +249,10 @@ _METRICS = (
         "is a planted shortcut token ranked first? (Bastings 2022)",
     ),
     ("stability", "metrics.sanity_checks:StabilityOverSeeds", "rank agreement of fits with different seeds"),
-    ("roar", "metrics.roar.metric:Roar", "mask the most important tokens and retrain (Hooker 2019, Madsen 2022)"),
+    ("roar", "metrics.roar.roar_metric:Roar", "mask the most important tokens and retrain (Hooker 2019, Madsen 2022)"),
     (
         "recursive-roar",
-        "metrics.roar.metric:RecursiveRoar",
+        "metrics.roar.roar_metric:RecursiveRoar",
         "ROAR with importances recomputed at each step (Madsen 2022)",
     ),
     (

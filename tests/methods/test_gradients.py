@@ -9,7 +9,7 @@ from captum.attr import IntegratedGradients as CaptumIntegratedGradients
 from captum.attr import Saliency
 from torch import Tensor
 
-from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, baseline_state
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, predicted_outcome, target_score
 from diffmask.core.task import Task

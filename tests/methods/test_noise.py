@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffmask.core.baselines import site_statistics
+from diffmask.core.baseline_states import site_statistics
 from diffmask.errors import SiteError
 from diffmask.methods.noise.method import NoiseTolerance, NoiseToleranceExplainer
 from support.linear import LinearTask

@@ -2,7 +2,7 @@
 
 import torch
 
-from diffmask.core.baselines import SiteStatistics
+from diffmask.core.baseline_states import SiteStatistics
 from diffmask.methods.diffmask.probe import Probe
 
 

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoModelForQuestionAnswering
 
 from diffmask.errors import TaskError
-from diffmask.methods.random_baselines import Uniform
+from diffmask.methods.baselines import Uniform
 from diffmask.metrics.evidence import EvidenceSentence
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.question_answering import QuestionAnswering, QuestionEncodingConfig

@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import average_precision_score, f1_score
 
 from diffmask.datasets.eraser import RationaleExample
-from diffmask.methods.random_baselines import Random, Uniform
+from diffmask.methods.baselines import Random, Uniform
 from diffmask.metrics.rationales import HumanRationales, average_precision, iou_f1, select_as_many, token_f1
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces

@@ -15,9 +15,9 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task, copy_task
 from diffmask.errors import ConfigError
 from diffmask.methods.attention import Attention
+from diffmask.methods.baselines import Random, Uniform
 from diffmask.methods.gradients import Gradient, IntegratedGradients, state_gradient
 from diffmask.methods.leave_one_out import ExactErasure
-from diffmask.methods.random_baselines import Random, Uniform
 from diffmask.metrics.ground_truth import MassOnEvidence
 from diffmask.metrics.robustness import MaxSensitivity, draw_noise, max_sensitivity
 from diffmask.metrics.sanity_checks import RandomisedModel, ShuffledWeights, StabilityOverSeeds, modules_with_weights

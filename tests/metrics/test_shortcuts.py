@@ -10,8 +10,8 @@ from diffmask.core.batch import Batch
 from diffmask.core.training import generator
 from diffmask.errors import FitWarning, TaskError
 from diffmask.methods.amortised.amortised import Amortised
+from diffmask.methods.baselines import Random, Uniform
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.methods.random_baselines import Random, Uniform
 from diffmask.metrics.metric import Metric
 from diffmask.metrics.sanity_checks import RandomisedModel, StabilityOverSeeds
 from diffmask.metrics.shortcuts import (

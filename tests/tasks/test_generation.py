@@ -466,7 +466,7 @@ def test_the_command_prints_the_needed_parts_and_writes_both_files(
 
 
 def test_documents_of_files_are_read_or_refused(tmp_path: Path) -> None:
-    from diffmask.tasks.generation.files import read_documents, read_messages
+    from diffmask.datasets.contexts import read_documents, read_messages
 
     (tmp_path / "a.txt").write_text("one\n\n two\nlines \n\n\n")
     assert read_documents(tmp_path / "a.txt") == ["one", "two\nlines"]

@@ -7,8 +7,8 @@ import torch
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import logits
-from diffmask.datasets import toy
 from diffmask.errors import InputError, SiteError
+from diffmask.tasks import toy
 from diffmask.tasks.toy import CountingTask, ToyTaskConfig
 
 

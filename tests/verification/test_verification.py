@@ -13,7 +13,7 @@ from diffmask.core.explainer import Explainer
 from diffmask.core.verification.masks import TextUnits, VerifiedMasks, _measurements, select_rows, verify
 from diffmask.core.verification.search import Measurement, SearchConfig, log_odds_range, prefix_batches
 from diffmask.errors import InputError, TaskError
-from diffmask.methods.random_baselines import Random
+from diffmask.methods.baselines import Random
 from support.linear import VALUES, LinearTask
 from support.lookup import LookupTask, either
 

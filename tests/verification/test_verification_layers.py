@@ -7,7 +7,7 @@ from torch.distributions import Bernoulli, Distribution
 from diffmask.core.batch import Batch
 from diffmask.core.verification.layers import VerifiedLayers, verify_inputs, verify_states
 from diffmask.core.verification.masks import TextUnits, verify
-from diffmask.methods.random_baselines import Random
+from diffmask.methods.baselines import Random
 from support.lookup import LookupTask, either
 
 TOKENS = 5

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from diffmask.benchmarking.config import BenchmarkConfig, Named
+from diffmask.benchmarking.benchmark_config import BenchmarkConfig, Named
 from diffmask.benchmarking.forecast import forecast, within_budget
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from diffmask.benchmarking.config import BenchmarkConfig
+from diffmask.benchmarking.benchmark_config import BenchmarkConfig
 from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method

@@ -92,8 +92,8 @@ def _run(
     quiet: bool,
     **arguments: object,
 ) -> None:
+    from diffmask.benchmarking.benchmark_config import sort_overrides
     from diffmask.benchmarking.compare_methods import benchmark as run_benchmark
-    from diffmask.benchmarking.config import sort_overrides
     from diffmask.report.page import write_report
     from diffmask.tasks.text.known_tasks import trained_config_class
 

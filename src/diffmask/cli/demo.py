@@ -22,7 +22,7 @@ def demo(
     """
     from dataclasses import replace
 
-    from diffmask.benchmarking.demo import METHOD, TASK, compare_methods, run_demo
+    from diffmask.benchmarking.packaged_demo import METHOD, TASK, compare_methods, run_demo
     from diffmask.cli.options import configure_logging
     from diffmask.explanation.heatmap import html_document
     from diffmask.report.page import write_report

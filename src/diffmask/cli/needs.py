@@ -39,8 +39,8 @@ def needs(
     import json
 
     from diffmask.core.config import parse
+    from diffmask.datasets.contexts import read_documents, read_messages
     from diffmask.errors import InputError
-    from diffmask.tasks.generation.files import read_documents, read_messages
     from diffmask.tasks.generation.prompt_encoding import PromptEncodingConfig
     from diffmask.tasks.generation.text_generation import TextGeneration
 

@@ -84,7 +84,7 @@ def roar(
     --recursive-step-size 10 --seed 0
     """
     from diffmask.metrics.roar.masking import RoarProtocol
-    from diffmask.metrics.roar.metric import roar_method
+    from diffmask.metrics.roar.roar_metric import roar_method
     from diffmask.metrics.roar.step import RoarStep
 
     configure_logging(quiet=False)
@@ -130,7 +130,7 @@ def analyse(
     Example: diffmask analyse --task babi-1 --importance-measures attention,gradient --out runs/roar
     """
     from diffmask.metrics.roar.analysis import RoarAnalysis
-    from diffmask.metrics.roar.metric import roar_method
+    from diffmask.metrics.roar.roar_metric import roar_method
     from diffmask.report.terminal import print_table
     from diffmask.results.records import write_text
 

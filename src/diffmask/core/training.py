@@ -1,4 +1,4 @@
-"""Parts of every training loop: seeds, minibatches, padding-independent noise and a learning rate schedule."""
+"""Parts of every training loop: seeds, held-out rows, minibatches, noise and a learning rate schedule."""
 
 import hashlib
 import math
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from diffmask.core.batch import Batch
+from diffmask.core.task import Task
 from diffmask.errors import InputError
 
 _GLOBAL_GENERATOR = RLock()
@@ -91,3 +92,12 @@ def infinite_minibatches(data: Batch, size: int, source: torch.Generator, pool: 
     """Yield minibatches, epoch after epoch."""
     while True:
         yield from minibatches(data, size, source, pool)
+
+
+def split_held_out(task: Task, count: int) -> tuple[Batch, Batch]:
+    """Return training rows and held-out rows, which are validation rows or, without these, the last training rows."""
+    rows = task.data["train"]
+    if "valid" in task.data:
+        return rows, task.data["valid"][:count]
+    count = min(count, len(rows) // 2)
+    return rows[: len(rows) - count], rows[len(rows) - count :]

@@ -24,8 +24,8 @@ from diffmask.core.store import Artefact
 from diffmask.errors import DiffMaskError
 from diffmask.experiments.executors.executor import RunResult
 from diffmask.experiments.experiment import Experiment, ExplainNode, MeasureNode
+from diffmask.methods.baselines import Random
 from diffmask.methods.gradients import IntegratedGradients
-from diffmask.methods.random_baselines import Random
 from diffmask.metrics.erasure import unmasked_predictions
 from diffmask.metrics.masking_ood import MaskingShift, masking_shift
 from diffmask.metrics.metric import Metric

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from diffmask.core.baselines import example_rows
+from diffmask.core.baseline_states import example_rows
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.capabilities import HasAttention, require
 from diffmask.core.explainer import Explainer, Method

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.baselines import site_statistics
+from diffmask.core.baseline_states import site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import interpolate

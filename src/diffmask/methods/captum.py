@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
-from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, baseline_state
 from diffmask.core.distributions import Quantity
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method

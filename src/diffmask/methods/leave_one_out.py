@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch, delete_tokens, hide_tokens
 from diffmask.core.capabilities import ErasesUnits, HasSmallestEvidence, require
 from diffmask.core.distributions import Quantity, target_score

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, log_odds, predicted_outcome, predicts, target_score
 from diffmask.core.explainer import Explainer, Method

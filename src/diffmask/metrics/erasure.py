@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.distributions import Distribution
 
-from diffmask.core.baselines import baseline_state
+from diffmask.core.baseline_states import baseline_state
 from diffmask.core.batch import Batch, delete_tokens, hide_tokens, ranking
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import predicted_outcome, target_score

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from diffmask.core.baselines import site_statistics
+from diffmask.core.baseline_states import site_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import Quantity, predicted_outcome, target_score
 from diffmask.core.explainer import Explainer, Method

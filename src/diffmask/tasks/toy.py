@@ -1,10 +1,14 @@
-"""Toy task with a known ground truth: does one digit occur more often than another? De Cao et al. 2020, section 4.1."""
+"""Toy task with a known ground truth: does one digit occur more often than another? De Cao et al. 2020, section 4.1.
+
+A row is digits with a query (m, n); it asks whether m occurs more often than n.
+"""
 
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -17,7 +21,54 @@ from diffmask.core.hooks import Site
 from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task, TaskConfig
 from diffmask.core.training import generator, minibatches, seeded, single_threaded
-from diffmask.datasets import toy
+
+VOCABULARY_SIZE = 10
+QUERY_RATE = 0.25
+"""Probability of each of the two query digits; the other eight share the rest."""
+
+
+def sample_digits(rows: int, length: int, seed: int) -> Batch:
+    """Sample rows of 1 to `length` digits with a query (m, n) each; the target is 1 if m occurs more often than n."""
+    rng = np.random.default_rng(seed)
+    query = rng.permuted(np.tile(np.arange(VOCABULARY_SIZE), (rows, 1)), axis=1)[:, :2]
+    rate = np.full((rows, VOCABULARY_SIZE), (1 - 2 * QUERY_RATE) / (VOCABULARY_SIZE - 2))
+    np.put_along_axis(rate, query, QUERY_RATE, axis=1)
+    # Inverse transform sampling: the digit is the number of cumulative rates below a uniform draw.
+    uniform = rng.random((rows, length, 1))
+    digits = (uniform > rate.cumsum(axis=1)[:, None, :-1]).sum(axis=-1)
+    lengths = rng.integers(1, length + 1, size=(rows, 1))
+    present = torch.from_numpy(np.arange(length) < lengths)
+    return digits_batch(torch.from_numpy(digits), torch.from_numpy(query), present)
+
+
+def digits_batch(
+    digits: Int[Tensor, "row token"], query: Int[Tensor, "row 2"], present: Bool[Tensor, "row token"]
+) -> Batch:
+    """Return a batch of digits and queries with its targets; padding is the digit 0."""
+    digits = digits * present
+    first, second = (_count(digits, query[:, k], present) for k in (0, 1))
+    target = (first > second).float()
+    return Batch(tokens=digits, present=present, maskable=present, target=target, inputs={"query": query})
+
+
+def query_digits(batch: Batch) -> Float[Tensor, "row token"]:
+    """Return the ground truth: 1 for every occurrence of a query digit, 0 for the other digits."""
+    query = batch.inputs["query"]
+    return ((batch.tokens[:, :, None] == query[:, None, :]).any(dim=2) & batch.present).float()
+
+
+def first_winning_digit(batch: Batch) -> Float[Tensor, "row token"]:
+    """Return the smallest evidence: 1 for the first occurrence of the winning digit, which alone decides the row."""
+    query = batch.inputs["query"]
+    winner = torch.where(batch.target == 1, query[:, 0], query[:, 1])
+    wins = (batch.tokens == winner[:, None]) & batch.present
+    return (wins & (wins.cumsum(dim=1) == 1)).float()
+
+
+def _count(
+    digits: Int[Tensor, "row token"], digit: Int[Tensor, " row"], present: Bool[Tensor, "row token"]
+) -> Int[Tensor, " row"]:
+    return ((digits == digit[:, None]) & present).sum(dim=1)
 
 
 class CountingGRU(nn.Module):
@@ -25,8 +76,8 @@ class CountingGRU(nn.Module):
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
-        self.query = nn.Embedding(toy.VOCABULARY_SIZE, width)
-        self.embedding = nn.Embedding(toy.VOCABULARY_SIZE, width)
+        self.query = nn.Embedding(VOCABULARY_SIZE, width)
+        self.embedding = nn.Embedding(VOCABULARY_SIZE, width)
         self.encoder = nn.Sequential(nn.Linear(3 * width, width), nn.Tanh(), nn.Linear(width, 2))
         self.memory = nn.GRU(2, width, batch_first=True)
         self.answer = nn.Linear(width, 1)
@@ -88,11 +139,11 @@ class CountingTask(Task, RowText, Retrainable):
 
     def ground_truth(self, batch: Batch) -> Float[Tensor, "row token"]:
         """Return 1 for the query digits."""
-        return toy.query_digits(batch)
+        return query_digits(batch)
 
     def smallest_evidence(self, batch: Batch) -> Float[Tensor, "row token"]:
         """Return 1 for the first occurrence of the more frequent digit."""
-        return toy.first_winning_digit(batch)
+        return first_winning_digit(batch)
 
     def retrain(self, data: Mapping[str, Batch], seed: int) -> "CountingTask":
         """Train a fresh model on other rows."""
@@ -122,7 +173,7 @@ class ToyTaskConfig(TaskConfig):
     def build(self, seed: int) -> CountingTask:
         """Return the rows and an untrained model."""
         held_out = self.rows // 10
-        sampled = toy.sample_digits(self.rows + held_out, self.length, seed)
+        sampled = sample_digits(self.rows + held_out, self.length, seed)
         data = {
             "train": sampled[: self.rows - held_out],
             "valid": sampled[self.rows - held_out : self.rows],

@@ -14,7 +14,7 @@ from diffmask.cli.roar import analyse
 from diffmask.core.store import Store
 from diffmask.errors import InputError, TaskError
 from diffmask.metrics.roar.analysis import ANALYSES, SHARES, RoarAnalysis
-from diffmask.metrics.roar.metric import roar_method
+from diffmask.metrics.roar.roar_metric import roar_method
 from diffmask.metrics.roar.step import RoarStep
 from diffmask.metrics.roar.synthetic import falls_after
 from diffmask.report.result_tables import ResultTable

@@ -17,9 +17,9 @@ from diffmask.core.hooks import Site
 from diffmask.core.store import Store
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import ConfigError, TaskError
-from diffmask.methods.random_baselines import Random
+from diffmask.methods.baselines import Random
 from diffmask.metrics.roar.masking import RoarProtocol, Strategy, published_random_scores
-from diffmask.metrics.roar.metric import RecursiveRoar, Roar
+from diffmask.metrics.roar.roar_metric import RecursiveRoar, Roar
 from diffmask.metrics.roar.step import ImportanceNode, RoarStep
 from diffmask.workspace.workspace import Workspace
 

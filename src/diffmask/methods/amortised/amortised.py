@@ -11,14 +11,14 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from diffmask.core.baselines import Baseline, baseline_state, site_statistics
+from diffmask.core.baseline_states import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length, map_by_length
 from diffmask.core.capabilities import ErasesUnits
 from diffmask.core.config import parse
 from diffmask.core.distributions import coarse_outcome, coarsen, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
-from diffmask.core.training import generator, infinite_minibatches, seeded
+from diffmask.core.training import generator, infinite_minibatches, seeded, split_held_out
 from diffmask.errors import ConfigError, FitWarning
 from diffmask.methods.amortised.network import AttributionNetwork, ood_score
 from diffmask.methods.amortised.network_diagnostics import additivity, interaction_only
@@ -184,15 +184,6 @@ def _teacher_to_dict(teacher: Any) -> Any:
     if isinstance(teacher, Method):
         return teacher.to_dict()
     return [_teacher_to_dict(item) for item in teacher] if isinstance(teacher, list | tuple) else teacher
-
-
-def split_held_out(task: Task, count: int) -> tuple[Batch, Batch]:
-    """Return training rows and held-out rows, which are validation rows or, without these, the last training rows."""
-    rows = task.data["train"]
-    if "valid" in task.data:
-        return rows, task.data["valid"][:count]
-    count = min(count, len(rows) // 2)
-    return rows[: len(rows) - count], rows[len(rows) - count :]
 
 
 def spread_sites(sites: tuple[str, ...]) -> tuple[str, ...]:

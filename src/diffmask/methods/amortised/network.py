@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
-from diffmask.core.baselines import SiteStatistics
+from diffmask.core.baseline_states import SiteStatistics
 from diffmask.core.explainer import States, pool_states
 
 

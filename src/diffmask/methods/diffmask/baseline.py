@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from diffmask.core.baselines import SiteStatistics, mask_state, site_statistics
+from diffmask.core.baseline_states import SiteStatistics, mask_state, site_statistics
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace

@@ -14,7 +14,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
-from diffmask.methods.amortised.amortised import split_held_out
+from diffmask.core.training import split_held_out
 from diffmask.methods.diffmask.base import MaskExplainer
 
 LEVELS = (0.95, 0.9, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)

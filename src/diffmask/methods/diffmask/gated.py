@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from diffmask.core.baselines import site_statistics
+from diffmask.core.baseline_states import site_statistics
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.progress import progress_bar, stop_at_interrupt

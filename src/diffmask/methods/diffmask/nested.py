@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, softplus
 
-from diffmask.core.baselines import SiteStatistics, site_statistics
+from diffmask.core.baseline_states import SiteStatistics, site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import coarse_outcome, divergence, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces, pool_states

@@ -16,7 +16,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Distribution
 
-from diffmask.core.baselines import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer, Method

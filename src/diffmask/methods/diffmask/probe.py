@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from diffmask.core.baselines import SiteStatistics
+from diffmask.core.baseline_states import SiteStatistics
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import softsign
 
-from diffmask.core.baselines import trace_statistics
+from diffmask.core.baseline_states import trace_statistics
 from diffmask.core.batch import Attribution
 from diffmask.core.distributions import (
     FlatLogits,
@@ -30,10 +30,10 @@ from diffmask.core.distributions import (
 )
 from diffmask.core.explainer import ForwardTrace, States, iter_traces
 from diffmask.core.task import Task
-from diffmask.core.training import generator, infinite_minibatches, seeded
+from diffmask.core.training import generator, infinite_minibatches, seeded, split_held_out
 from diffmask.core.verification.conformal import ConformalThresholds
 from diffmask.errors import ConfigError
-from diffmask.methods.amortised.amortised import query_by_length, split_held_out
+from diffmask.methods.amortised.amortised import query_by_length
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
 from diffmask.methods.amortised.network_training import AmortisedTraining, Budget, TrainingSchedule, parse_budget
 from diffmask.methods.diffmask.base import (

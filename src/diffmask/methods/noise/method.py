@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from diffmask.core.baselines import site_statistics
+from diffmask.core.baseline_states import site_statistics
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import logits
 from diffmask.core.explainer import Explainer, Method

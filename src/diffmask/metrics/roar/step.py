@@ -15,7 +15,7 @@ from diffmask.core.explainer import Method
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, StoreError
-from diffmask.methods.random_baselines import Random
+from diffmask.methods.baselines import Random
 from diffmask.metrics.roar.masking import (
     MasksBySplit,
     RoarProtocol,

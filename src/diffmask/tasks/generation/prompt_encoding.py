@@ -6,16 +6,21 @@ response token. Three more values per token travel with it when other tokens are
 * `part`: number of its part, from 1; 0 for the template, the question and the response.
 * `position_ids`: its position, which erasing other tokens does not change.
 * `event`: number of the response token that is predicted from it, from 1; 0 for none.
+
+Two ways of erasing need more than a batch: new positions (`close_gaps`) and keys hidden in some blocks (`hide_keys`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from jaxtyping import Bool
+from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
+from diffmask.core.hooks import edit_argument
 from diffmask.errors import ConfigError, InputError, nearest
 from diffmask.explanation.response import PromptPart
 from diffmask.tasks.generation.prompt import PartUnit, RenderedPrompt
@@ -138,3 +143,29 @@ def event_columns(batch: Batch) -> Tensor:
     columns = batch.tokens.new_zeros(len(batch), events + 1)
     places = torch.arange(batch.tokens.shape[1], device=batch.tokens.device).expand(len(batch), -1)
     return columns.scatter(1, batch.token_inputs[EVENT], places)[:, 1:]
+
+
+def close_gaps(batch: Batch) -> Batch:
+    """Number the present tokens of each row from 0, as if the erased ones had never been in the text."""
+    position = (batch.present.long().cumsum(dim=1) - 1).clamp(min=0)
+    return replace(batch, token_inputs={**batch.token_inputs, POSITION: position})
+
+
+def hide_keys(
+    model: nn.Module, blocks: Sequence[str], hidden: Bool[Tensor, "row token"]
+) -> AbstractContextManager[None]:
+    """Hide the keys and values of some tokens from all queries in the named blocks."""
+
+    return edit_argument(model, blocks, "attention_mask", lambda mask: _hide(mask, hidden))
+
+
+def _hide(mask: Tensor | None, hidden: Bool[Tensor, "row token"]) -> Tensor:
+    """Return the mask of a block, boolean or additive, without the hidden keys."""
+    rows, tokens = hidden.shape
+    keys = hidden[:, None, None, :]
+    if mask is None:  # The kernel's own causal mask.
+        causal = torch.ones(tokens, tokens, dtype=torch.bool, device=hidden.device).tril()
+        return causal & ~keys
+    if mask.dtype == torch.bool:
+        return mask & ~keys
+    return mask.expand(rows, -1, -1, -1).masked_fill(keys, torch.finfo(mask.dtype).min)

@@ -16,8 +16,8 @@ from diffmask.errors import InputError, TaskError
 from diffmask.tasks.generation.decoding import Ids, decode_encoded
 from diffmask.tasks.generation.prompt_encoding import SCORED
 from diffmask.tasks.generation.text_generation import TextGeneration
-from diffmask.tasks.text.inspection import find_sites
-from diffmask.tasks.text.pretrained import eager_attention, token_embedding
+from diffmask.tasks.text.inspection import find_sites, token_embedding
+from diffmask.tasks.text.pretrained import eager_attention
 
 
 class SequenceToSequence(TextGeneration):

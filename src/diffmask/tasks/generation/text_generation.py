@@ -22,7 +22,6 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.generation.decoding import Ids, decode_greedily
-from diffmask.tasks.generation.erasure import close_gaps, hide_keys
 from diffmask.tasks.generation.language_models import end_tokens, load_language_model
 from diffmask.tasks.generation.prompt import Prompt, is_chat, read_prompt, render
 from diffmask.tasks.generation.prompt_encoding import (
@@ -35,11 +34,13 @@ from diffmask.tasks.generation.prompt_encoding import (
     PromptEncodingConfig,
     ResponseRow,
     build_batch,
+    close_gaps,
     encode_prompt,
     event_columns,
+    hide_keys,
 )
-from diffmask.tasks.text.inspection import find_sites
-from diffmask.tasks.text.pretrained import eager_attention, max_input_tokens, token_embedding
+from diffmask.tasks.text.inspection import find_sites, token_embedding
+from diffmask.tasks.text.pretrained import eager_attention, max_input_tokens
 
 DEFAULT_ENCODING = PromptEncodingConfig()
 TOKENS_AT_ONCE = 4096

@@ -1,19 +1,21 @@
-"""Inspection of a model by running it: its sites, and the side on which it expects padding.
+"""Inspection of a model by running it: its sites, the side on which it expects padding, and blocks it can skip.
 
 Sites are the token embedding, the input of every block and the output of the last block. Batches are always padded on
-the right; `Padding` converts them for a model that expects padding on the left.
+the right; `Padding` converts them for a model that expects padding on the left. `PartialForward` skips the blocks below
+an edited site whose unmodified state is known.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.hooks import Edit, ModuleCall, Site, edit_sites, frozen, record_calls
+from diffmask.core.hooks import Edit, ModuleCall, Site, edit_sites, frozen, record_calls, skip_modules
 from diffmask.errors import InputError, SiteError
 
 ROWS, TOKENS = 2, 7
@@ -21,6 +23,14 @@ ROWS, TOKENS = 2, 7
 
 ForwardPass = Callable[[Int[Tensor, "row token"]], Tensor]
 """Function from token ids to logits."""
+
+
+def token_embedding(model: Any) -> Any:
+    """Return the module that maps token ids to vectors."""
+    try:
+        return model.get_input_embeddings()
+    except (AttributeError, NotImplementedError) as error:
+        raise SiteError(f"{type(model).__name__} has no token embedding: {error}") from error
 
 
 def find_sites(model: nn.Module, embedding: nn.Module, run: ForwardPass, depth: int | None = None) -> dict[str, Site]:
@@ -215,3 +225,59 @@ def find_padding(logits: Logits, pad: int, vocabulary: int, device: torch.device
         "model.config.pad_token_id and tokenizer.pad_token_id must be the same (a model that mixes tokens without an "
         "attention mask, such as FNet, cannot be explained in batches)"
     )
+
+
+@dataclass(frozen=True)
+class PartialForward:
+    """Modules that a forward pass may skip on the way to each site."""
+
+    below: Mapping[str, tuple[str, ...]]
+    """Blocks below each site; a site that is missing here needs a full forward pass."""
+    members: int
+    """Length of the tuple that a block returns, with the state first; 0 if it returns the state itself."""
+
+    def to(self, model: nn.Module, site: str) -> AbstractContextManager[None]:
+        """Skip all blocks below the site within this context; the caller must set the site's state."""
+        if site not in self.below:
+            return nullcontext()
+        return skip_modules(model, self.below[site], members=self.members)
+
+
+FULL_FORWARD = PartialForward({}, members=0)
+
+
+def find_partial_forward(
+    model: nn.Module, sites: Mapping[str, Site], embedding: nn.Module, run: ForwardPass
+) -> PartialForward:
+    """Find the blocks to skip by trying every form of block output until the logits do not change."""
+    blocks = [site for name, site in sites.items() if name.startswith("block")]
+    if any(site.call is not None for site in blocks):
+        return FULL_FORWARD  # One module is called several times: skipping it would also skip the calls above the site.
+    modules = tuple(site.module for site in blocks)
+    names = [name for name in sites if name not in ("embedding", "block1")]
+    below = {name: modules[: index + 1] for index, name in enumerate(names)}
+    with frozen(model), torch.no_grad():
+        for members in (0, 1, 2):
+            partial = PartialForward(below, members)
+            if all(_same_logits(partial, model, name, sites[name], embedding, run) for name in names):
+                return partial
+    return FULL_FORWARD
+
+
+def _same_logits(
+    partial: PartialForward, model: nn.Module, name: str, site: Site, embedding: nn.Module, run: ForwardPass
+) -> bool:
+    """Return whether a partial forward pass to the site gives the logits of a full one."""
+    states: list[Tensor] = []
+
+    def capture(state: Tensor) -> Tensor:
+        states.append(state)
+        return state
+
+    with edit_sites(model, {site: capture}):
+        logits = run_probe(run, embedding)
+    try:
+        with partial.to(model, name), edit_sites(model, {site: lambda _: states[0]}):
+            return torch.allclose(run_probe(run, embedding), logits, rtol=1e-4, atol=1e-5)
+    except SiteError:
+        return False

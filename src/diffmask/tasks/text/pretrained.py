@@ -16,7 +16,7 @@ from torch import nn
 
 from diffmask.core.training import seeded
 from diffmask.datasets.loading import packaged_encoder
-from diffmask.errors import InputError, SiteError, TrainingWarning
+from diffmask.errors import InputError, TrainingWarning
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.unwrap import prepare, require_explainable, require_head, unwrap
 
@@ -149,14 +149,6 @@ def eager_attention(model: Any) -> Iterator[None]:
         yield
     finally:
         model.set_attn_implementation(kernel)
-
-
-def token_embedding(model: Any) -> Any:
-    """Return the module that maps token ids to vectors."""
-    try:
-        return model.get_input_embeddings()
-    except (AttributeError, NotImplementedError) as error:
-        raise SiteError(f"{type(model).__name__} has no token embedding: {error}") from error
 
 
 def max_input_tokens(model: Any, tokenizer: Any) -> int | None:

@@ -24,15 +24,13 @@ from diffmask.explanation.explanation import Explanation, Prediction
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncoder, TextEncodingConfig, add_evidence
 from diffmask.tasks.text.explain_texts import explain_examples, row_words
-from diffmask.tasks.text.inspection import find_padding, find_sites
-from diffmask.tasks.text.partial_forward import find_partial_forward
+from diffmask.tasks.text.inspection import find_padding, find_partial_forward, find_sites, token_embedding
 from diffmask.tasks.text.pretrained import (
     FineTuningSource,
     eager_attention,
     load_model,
     max_input_tokens,
     quiet_transformers,
-    token_embedding,
 )
 from diffmask.tasks.text.unwrap import prepare
 

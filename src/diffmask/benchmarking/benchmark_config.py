@@ -12,7 +12,7 @@ from diffmask.core.explainer import Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.errors import ConfigError, InputError, nearest
-from diffmask.methods.random_baselines import Random
+from diffmask.methods.baselines import Random
 from diffmask.metrics.metric import Metric
 
 Nodes = list[dict[str, Any]]

@@ -14,7 +14,7 @@ import torch
 from diffmask.core.config import parse
 from diffmask.core.explainer import Method
 from diffmask.errors import ConfigError
-from diffmask.methods.random_baselines import Random
+from diffmask.methods.baselines import Random
 from diffmask.metrics.metric import Metric
 from diffmask.metrics.roar.masking import RandomDraws, RoarProtocol, Strategy
 from diffmask.metrics.roar.step import ImportanceNode, RoarStep, StepScore
