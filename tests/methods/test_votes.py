@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import diffmask as dm
-from diffmask.core.baselines import SiteStatistics
+from diffmask.core.baseline_states import SiteStatistics
 from diffmask.core.explainer import ForwardTrace
 from diffmask.errors import ConfigError, FitWarning
 from diffmask.methods.diffmask.calibration import calibrate
