@@ -22,7 +22,7 @@ from diffmask.datasets.conll import TaggedSentence, load_conll, tagged_sentence
 from diffmask.metrics.ground_truth import top_token_probability
 from diffmask.results.intervals import t_interval
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import FineTuningSource
+from diffmask.tasks.text.retraining import FineTuningSource
 
 PLANTED = {"zorvath": "B-location", "quenmilo": "B-person", "brixolan": "B-product"}
 

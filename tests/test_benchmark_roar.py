@@ -16,7 +16,7 @@ from diffmask.metrics.roar.roar_metric import Roar
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import FineTuningSource, reset_head
+from diffmask.tasks.text.retraining import FineTuningSource, reset_head
 from diffmask.tasks.text.text_configs import FineTunedClassificationConfig
 from diffmask.workspace.workspace import Workspace
 from support.tiny_models import save_encoder, tiny_model, word_pieces

@@ -74,7 +74,7 @@ _HOMES = {
     "ResponseExplanation": "explanation.response",
     "planted_facts": "datasets.planted_facts",
     "FineTuning": "tasks.text.finetuning",
-    "FineTuningSource": "tasks.text.pretrained",
+    "FineTuningSource": "tasks.text.retraining",
     "load_classifier": "tasks.text.pretrained",
     "DiffMask": "methods.diffmask.gated",
     "NestedDiffMask": "methods.diffmask.nested",

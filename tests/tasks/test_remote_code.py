@@ -9,7 +9,8 @@ import pytest
 from diffmask.core.config import parse
 from diffmask.errors import ConfigError, InputError
 from diffmask.tasks.classification import TextClassification
-from diffmask.tasks.text.pretrained import FineTuningSource, load_classifier, load_tokenizer
+from diffmask.tasks.text.pretrained import load_classifier, load_tokenizer
+from diffmask.tasks.text.retraining import FineTuningSource
 from diffmask.tasks.text.text_configs import FineTunedClassificationConfig, TextClassificationConfig
 from support.tiny_models import tiny_model, word_pieces
 

@@ -1,19 +1,21 @@
 """From texts to the rows of a batch: tokenization, maskable tokens, long texts, and rationales aligned to tokens."""
 
 import warnings
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import torch
+from jaxtyping import Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Batch
 from diffmask.datasets.eraser import RationaleExample
-from diffmask.datasets.tables import Columns, Example
-from diffmask.errors import InputError, InputWarning
+from diffmask.datasets.tables import Columns, Example, Source, pair_of_texts, read_examples, require_text
+from diffmask.errors import InputError, InputWarning, nearest
 from diffmask.explanation.text_units import sentence_spans
 
 EVIDENCE = "evidence"
@@ -216,3 +218,94 @@ def sentence_numbers(text: str, encoding: Any, segment: int) -> list[int]:
         max(bisect_right(starts, first), 1) if place == segment else 0
         for (first, _), place in zip(encoding.offsets, encoding.sequence_ids, strict=True)
     ]
+
+
+class ReadsTexts(ABC):
+    """A task that reads texts from tables, lists or data sets and encodes them as batches."""
+
+    encoding_class: ClassVar[type[TextEncodingConfig]] = TextEncodingConfig
+    """Config of the columns and of the tokenization; a subclass may add fields."""
+    input_fields: ClassVar[tuple[str, ...]] = ("text", "pair")
+    """Names of the text and of the second text of a pair, as a caller gives them."""
+    placeholder: ClassVar[Any] = "."
+    """Smallest input that can be encoded."""
+
+    text_encoder: TextEncoder
+    device: torch.device
+
+    @abstractmethod
+    def targets(
+        self, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]
+    ) -> Shaped[Tensor, "row *event"]:
+        """Return the labels of the rows as outcomes of the answer."""
+
+    def read(self, source: Source) -> Iterable[Example]:
+        """Yield the examples of a path, columns or rows."""
+        return read_examples(source, self.text_encoder.config)
+
+    def load(self, source: Source) -> Batch:
+        """Return the texts and labels of a path, columns or rows as a batch."""
+        return self.encode_examples(self.read(source)).batch
+
+    def encode(self, texts: Iterable[Any]) -> Batch:
+        """Return texts, or pairs of texts, as a batch without labels."""
+        return self.encode_examples(self.to_example(text) for text in texts).batch
+
+    def placeholder_batch(self) -> Batch:
+        """Return the smallest input as a batch."""
+        return self.encode([self.placeholder])
+
+    def to_example(self, given: Any) -> Example:
+        """Return one input as an example: a text, a pair `(first, second)`, or a mapping such as a row of a table.
+
+        A mapping has the names of `input_fields` or the columns of the encoding; other columns are ignored.
+        """
+        if isinstance(given, Example):
+            return given
+        if isinstance(given, Mapping):
+            return self._example_of_fields(given)
+        return pair_of_texts(given) if isinstance(given, tuple | list) else Example(require_text(given))
+
+    def _example_of_fields(self, given: Mapping[str, Any]) -> Example:
+        columns = self.text_encoder.config
+        first, second = (
+            next((name for name in names if name in given), None)
+            for names in (
+                (self.input_fields[0], columns.text_column),
+                (*self.input_fields[1:2], columns.pair_column, "text_pair"),
+            )
+        )
+        if first is None:
+            wanted = columns.text_column if self.input_fields[0] == "text" else self.input_fields[0]
+            raise InputError(f"there is no column '{wanted}'; {nearest(wanted, map(str, given))}")
+        return Example(require_text(given[first]), None if second is None else require_text(given[second]))
+
+    def _require_fields(self, named: Mapping[str, Any]) -> None:
+        for name in named:
+            if name not in self.input_fields:
+                raise InputError(f"{type(self).__name__} has no field '{name}'; {nearest(name, self.input_fields)}")
+        if named and self.input_fields[0] not in named:
+            raise InputError(
+                f"the field '{self.input_fields[0]}' is missing; {type(self).__name__} reads {self._fields()}"
+            )
+
+    def _fields(self) -> str:
+        return " and ".join(f"'{name}'" for name in self.input_fields)
+
+    def encode_examples(self, rows: Iterable[Example]) -> EncodedBatch:
+        """Return examples as a batch with the mapping from its rows back to the texts."""
+        examples = list(rows)
+        sources, encodings = self.text_encoder.encode(examples)
+        batch = self.text_encoder.batch(encodings, self.targets(examples, sources, encodings), self.device)
+        batch = self.add_inputs(batch, examples, sources, encodings)
+        return EncodedBatch(add_evidence(batch, examples, sources, encodings), sources, encodings)
+
+    def add_inputs(
+        self, batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]
+    ) -> Batch:
+        """Return the batch with inputs of this task, such as the tokens that may be an answer."""
+        return batch
+
+    def reading_choices(self) -> dict[str, Any]:
+        """Return the fields of `encoding_class` as plain values, for a saved explainer."""
+        return {field.name: getattr(self.text_encoder.config, field.name) for field in fields(self.encoding_class)}

@@ -1,29 +1,29 @@
 """Explanations of texts; the rows of one long text are merged into one explanation."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
+from diffmask.core.task import Task
 from diffmask.core.verification.masks import TextUnits
-from diffmask.datasets.tables import Example
+from diffmask.datasets.tables import Example, read_inputs
 from diffmask.errors import InputError
+from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Explanation, split_units
 from diffmask.explanation.text_units import ReadRow, Token, Unit, is_punctuation, unit_gaps
 from diffmask.explanation.verified_set import Prediction
-from diffmask.tasks.text.encoding import EncodedBatch
+from diffmask.tasks.text.encoding import EncodedBatch, ReadsTexts
 from diffmask.tasks.text.verification import main_layer, verify_texts
-
-if TYPE_CHECKING:
-    from diffmask.tasks.text.text_task import TextTask
 
 TOKENS_AT_ONCE = 2_048
 """Tokens per forward pass, padding included: enough to keep a processor busy at a constant use of memory."""
@@ -32,8 +32,64 @@ Positions = dict[Token, list[tuple[int, int]]]
 """Row and column of each token; a token in the overlap of two rows has two positions."""
 
 
+class ExplainsTexts(Task, ReadsTexts, ABC):
+    """A task on texts that explains single inputs, in words of the text."""
+
+    @abstractmethod
+    def distribution(self, values: Float[Tensor, "row *feature"]) -> Distribution:
+        """Return the answer with these logits."""
+
+    @abstractmethod
+    def prediction(self, answer: Distribution, example: Example, encodings: Sequence[Any]) -> Prediction:
+        """Return the prediction of one text, given the answers and the encodings of its rows."""
+
+    def explain(
+        self, explainer: Any, inputs: Any = None, target: Any = None, *, verify: bool = True, **named: Any
+    ) -> Any:
+        """Return the explanation of one input; of several inputs, a list that is also a table (`ExplanationList`).
+
+        An input is a text, a pair `(first, second)` or a mapping with `input_fields`; a single one may be given by
+        these names. Several are a list, a generator, a column, a data frame or a data set. `target` is a class by
+        name or index, one per input, or several classes of one input; by default the predicted one is explained. The
+        words that are enough for the prediction are searched for and verified on the model; `verify=False` takes one
+        forward pass and predicts them.
+        """
+        if (inputs is None) == (not named):
+            raise InputError(f"give one input, a list of inputs, or the fields {self._fields()} by name")
+        self._require_fields(named)
+        examples, single = read_inputs(named if inputs is None else inputs, self.to_example)
+        if single and isinstance(target, list | tuple):
+            examples, single = examples * len(target), False
+        targets = self._outcomes_of(target, len(examples))
+        explanations = self.explain_examples(explainer, examples, verify=verify, targets=targets)
+        return explanations[0] if single else ExplanationList(explanations)
+
+    def _outcomes_of(self, target: Any, count: int) -> list[Tensor] | None:
+        """Return one outcome per input."""
+        if target is None:
+            return None
+        each = [target] * count if isinstance(target, str) or not isinstance(target, Iterable) else list(target)
+        if len(each) != count:
+            raise InputError(f"{len(each)} targets for {count} inputs; give one class, or one per input")
+        return [self.outcome_of(one) for one in each]
+
+    def outcome_of(self, target: Any) -> Shaped[Tensor, "*event"]:
+        """Return the outcome that a target names; a subclass whose answers are classes overrides it."""
+        raise InputError(f"{type(self).__name__} explains its own answer; leave target out")
+
+    def target_prediction(self, answer: Distribution, target: Shaped[Tensor, "*event"]) -> Prediction:
+        """Return the name and probability of an explained outcome, given the answers of one text's rows."""
+        raise InputError(f"{type(self).__name__} explains its own answer; leave target out")
+
+    def explain_examples(
+        self, explainer: Any, examples: Sequence[Example], *, verify: bool, targets: Sequence[Tensor] | None = None
+    ) -> list[Explanation]:
+        """Return one explanation per example."""
+        return explain_examples(self, explainer, examples, verify=verify, targets=targets)
+
+
 def explain_examples(
-    task: "TextTask",
+    task: ExplainsTexts,
     explainer: Explainer,
     examples: Sequence[Example],
     *,
@@ -105,7 +161,7 @@ def _add_targets(
 class TextRows:
     """Text with the rows that it was encoded as."""
 
-    task: "TextTask"
+    task: ExplainsTexts
     explainer: Explainer
     example: Example
     encoded: EncodedBatch

@@ -1,23 +1,17 @@
-"""Load a Hugging Face model and its tokenizer, and rebuild the untrained model that it was fine-tuned from.
+"""Load a Hugging Face model and its tokenizer.
 
 No function here runs Python code of a model repository unless the caller passes `trust_remote_code=True`. That choice
 is never read from a file.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from diffmask.core.training import seeded
-from diffmask.datasets.loading import packaged_encoder
-from diffmask.errors import InputError, TrainingWarning
-from diffmask.tasks.text.finetuning import FineTuning
+from diffmask.errors import InputError
 from diffmask.tasks.text.unwrap import prepare, require_explainable, require_head, unwrap
 
 NO_LIMIT = 1_000_000
@@ -69,7 +63,7 @@ def _load_trained(auto_class: str, name: str | Path, trust_remote_code: bool) ->
     config = load_config(name, trust_remote_code=trust_remote_code) if _has_config(name) else None
     require_head((getattr(config, "architectures", None) or [""])[0], auto_class)
     model, report = from_pretrained(
-        _auto_class(auto_class), name, trust_remote_code=trust_remote_code, output_loading_info=True
+        auto_class_named(auto_class), name, trust_remote_code=trust_remote_code, output_loading_info=True
     )
     if report["missing_keys"]:
         head = "classifier" if auto_class == "AutoModelForSequenceClassification" else f"{type(model).__name__} head"
@@ -85,7 +79,8 @@ def _has_config(name: str | Path) -> bool:
     return not Path(name).is_dir() or (Path(name) / "config.json").is_file()
 
 
-def _auto_class(name: str) -> Any:
+def auto_class_named(name: str) -> Any:
+    """Return a class of `transformers` by name, such as `AutoModelForMaskedLM`."""
     import transformers
 
     return getattr(transformers, name)
@@ -161,94 +156,3 @@ def max_input_tokens(model: Any, tokenizer: Any) -> int | None:
         if isinstance(module, nn.Embedding) and path.rpartition(".")[2] in ("position_embeddings", "wpe")
     ]
     return min([*stated, *positions], default=None)
-
-
-CONFIG_KEY = "diffmask_finetuning_source"
-"""Key of the source in a model's configuration, and so in every classifier that `diffmask train` saves."""
-DEFAULT_TUNING = FineTuning()
-
-
-@dataclass(frozen=True)
-class FineTuningSource:
-    """Pretrained encoder of a classifier and the hyperparameters of its fine-tuning; ROAR retrains from here."""
-
-    encoder: str | Path | None = None
-    """Folder, hub id or short name of the encoder; None retrains the classifier's own body with a new head."""
-    tuning: FineTuning = DEFAULT_TUNING
-    trust_remote_code: bool = False
-    """Whether to run Python code of the encoder's repository. Never saved, never read from a configuration."""
-
-    @staticmethod
-    def of(config: Any) -> "FineTuningSource":
-        """Return the source that a model's configuration states."""
-        stated = getattr(config, CONFIG_KEY, None)
-        if not isinstance(stated, Mapping):
-            return FineTuningSource()
-        known = {field.name: stated[field.name] for field in fields(FineTuning) if field.name in stated}
-        return FineTuningSource(stated.get("encoder"), FineTuning(**known))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the encoder and the hyperparameters as plain values."""
-        return {"encoder": None if self.encoder is None else str(self.encoder), **asdict(self.tuning)}
-
-    def init_classifier(self, names: Sequence[str], problem_type: str | None, seed: int) -> Any:
-        """Return the encoder with an untrained classifier; its configuration states this source."""
-        return self.init_labelled("AutoModelForSequenceClassification", names, seed, problem_type=problem_type)
-
-    def init_labelled(self, auto_class: str, names: Sequence[str], seed: int, **options: Any) -> Any:
-        """Return the encoder with an untrained head whose outputs have these names."""
-        return self.init_model(
-            auto_class,
-            seed,
-            num_labels=len(names),
-            id2label=dict(enumerate(names)),
-            label2id={name: index for index, name in enumerate(names)},
-            **options,
-        )
-
-    def init_model(self, auto_class: str, seed: int, **options: Any) -> Any:
-        """Return the encoder with an untrained head of an auto class; its configuration states this source."""
-        with seeded(seed, "classifier"):
-            model = from_pretrained(
-                _auto_class(auto_class),
-                packaged_encoder(str(self.encoder)),
-                trust_remote_code=self.trust_remote_code,
-                **options,
-            )
-        setattr(model.config, CONFIG_KEY, self.to_dict())
-        return model
-
-    def load_tokenizer(self) -> Any:
-        """Return the tokenizer of the encoder."""
-        return load_tokenizer(packaged_encoder(str(self.encoder)), trust_remote_code=self.trust_remote_code)
-
-    def untrained_copy(self, model: Any, tokenizer: Any, init: Callable[[], Any], seed: int) -> Any:
-        """Return the model before its fine-tuning: what `init` makes of the encoder, or its own body if unknown."""
-        if self.encoder is None:
-            return reset_head(model, seed)
-        if self.load_tokenizer().get_vocab() != tokenizer.get_vocab():
-            raise InputError(
-                f"the encoder '{self.encoder}' has another vocabulary than the classifier; give the encoder that it "
-                "was fine-tuned from"
-            )
-        return init().to(next(model.parameters()).device)
-
-
-def reset_head(model: nn.Module, seed: int) -> nn.Module:
-    """Return a copy with random weights outside its body (`base_model`); all weights if it has no separate body."""
-    fresh = deepcopy(model)
-    body = getattr(fresh, "base_model", fresh)
-    body_modules = set() if body is fresh else set(body.modules())
-    if body_modules:
-        warnings.warn(
-            f"the encoder that {type(model).__name__} was fine-tuned from is unknown: retraining starts from its "
-            "present body with a new head; name the encoder with source=FineTuningSource(encoder=...)",
-            TrainingWarning,
-            stacklevel=2,
-        )
-    with seeded(seed, "classifier"):
-        for module in fresh.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if module not in body_modules and callable(reset):
-                reset()
-    return fresh

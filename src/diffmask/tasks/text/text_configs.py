@@ -17,7 +17,8 @@ from diffmask.tasks.question_answering import QuestionAnswering, QuestionEncodin
 from diffmask.tasks.sentence_similarity import SentenceSimilarity
 from diffmask.tasks.text.encoding import TextEncodingConfig
 from diffmask.tasks.text.finetuning import FineTuning
-from diffmask.tasks.text.pretrained import FineTuningSource, load_model
+from diffmask.tasks.text.pretrained import load_model
+from diffmask.tasks.text.retraining import FineTuningSource
 from diffmask.tasks.text.text_task import TextTask
 from diffmask.tasks.token_classification import TokenClassification, TokenEncodingConfig
 
