@@ -8,8 +8,9 @@ from diffmask.core.batch import spread_indices
 from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example
-from diffmask.explanation.explanation import Explanation, HardMask
+from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import short_layer_name
+from diffmask.explanation.verified_set import HardMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.results.benchmark_result import BenchmarkResult
 from diffmask.tasks.text.text_configs import FineTunedClassificationConfig

@@ -11,100 +11,33 @@ from torch import Tensor
 
 from diffmask.errors import InputError, nearest
 from diffmask.explanation.aggregation import ScoredText, to_frame
-from diffmask.explanation.heatmap import Heatmap, describe_columns, short_layer_name
+from diffmask.explanation.heatmap import HasHeatmap, Heatmap, describe_columns, short_layer_name
 from diffmask.explanation.text_units import (
     Span,
     Token,
     Unit,
-    clause_spans,
-    group_tokens,
     mark_span,
     max_over_tokens,
-    sentence_spans,
+    split_units,
     unit_gaps,
-    word_spans,
 )
-from diffmask.explanation.verified_set import Prediction as Prediction
-from diffmask.explanation.verified_set import VerifiedSet
+from diffmask.explanation.verified_set import (
+    HardMask,
+    KnownEffects,
+    KnownLayers,
+    MaskEffect,
+    Prediction,
+    VerifiedSet,
+    Verifier,
+)
 from diffmask.results.formatting import format_decimal
-
-
-@dataclass(frozen=True)
-class HardMask:
-    """A 0/1 mask over units and its measured effect on the prediction."""
-
-    layer: str | None
-    kept: tuple[bool, ...]
-    """Whether each unit is kept."""
-    divergence: float
-    """KL(original || masked) in nats, measured on this very text."""
-    prediction: Prediction
-    """The prediction with the other units erased."""
-
-    @property
-    def masked_share(self) -> float:
-        """Share of the units that are erased."""
-        return 1 - sum(self.kept) / len(self.kept) if self.kept else 0.0
-
-    def __str__(self) -> str:
-        if not self.kept:
-            return "No word can be masked."
-        erased = len(self.kept) - sum(self.kept)
-        effect = f"KL(original || masked) = {format_decimal(self.divergence, 3)} nats"
-        return f"Without {erased} of {len(self.kept)} words the model predicts {self.prediction}; {effect}."
-
 
 CACHED = ("scores", "by_layer", "verified_layers")
 """Properties that are computed again after unpickling."""
 
 
-@dataclass(frozen=True)
-class KnownEffects:
-    """Measured effects of masks of an explanation that was pickled without its model."""
-
-    effects: dict[tuple[tuple[bool, ...], str | None], tuple[float, Prediction]]
-
-    def __call__(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
-        """Return the effect of a mask that was measured before pickling."""
-        try:
-            return self.effects[tuple(kept.tolist()), layer]
-        except KeyError:
-            raise InputError(
-                "this explanation was loaded without its model, and this mask was not measured before; explain the "
-                "text again"
-            ) from None
-
-
-@dataclass(frozen=True)
-class KnownLayers:
-    """Verified sets of all layers of an explanation that was pickled without its model."""
-
-    layers: tuple[VerifiedSet, ...]
-
-    def __call__(self) -> tuple[VerifiedSet, ...]:
-        """Return the sets."""
-        return self.layers
-
-
-MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
-"""Divergence and prediction when only the given tokens are kept at a layer."""
-
-
-@dataclass(frozen=True)
-class Verification:
-    """The smallest set of units found that keeps the answer, and the search for those of all layers."""
-
-    verified: VerifiedSet
-    layers: Callable[[], tuple[VerifiedSet, ...]]
-    """Verify the mask of every layer; layers are checked only when someone looks at them."""
-
-
-Verifier = Callable[[tuple[Unit, ...], str], Verification]
-"""Search for the smallest set of units, of a kind such as `word`, that keeps the answer, by running the model."""
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Explanation:
+class Explanation(HasHeatmap):
     """Scores of the words of one text; `at` gives scores of its tokens, sentences or spans."""
 
     text: str
@@ -186,10 +119,7 @@ class Explanation:
             raise InputError("a verified set keeps the prediction; explain the text without a target to verify it")
         if self.verifier is None:
             raise InputError("this explanation has lost its model and cannot be verified; explain the text again")
-        return self.with_verification(self.verifier(self.units, self.granularity))
-
-    def with_verification(self, found: Verification) -> "Explanation":
-        """Return this explanation with a verified set of its units."""
+        found = self.verifier(self.units, self.granularity)
         return replace(self, verified=found.verified, layer_verifier=found.layers)
 
     @cached_property
@@ -317,27 +247,6 @@ class Explanation:
         gaps = unit_gaps(self.text, self.pair, self.units)
         return gaps if self.prediction.span is None else mark_span(gaps, self.units, self.prediction.span)
 
-    def show(self, threshold: float | None = None) -> None:
-        """Print the coloured sentence and the heat map of words and layers; in a notebook, display them as HTML."""
-        from diffmask.explanation.heatmap import show_heatmap
-
-        show_heatmap(self.heatmap(threshold))
-
-    def to_html(self, threshold: float | None = None) -> str:
-        """Return the heat map as an HTML fragment that reads on light and dark pages."""
-        from diffmask.explanation.heatmap import render_heatmap
-
-        return render_heatmap(self.heatmap(threshold))
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def plot(self, threshold: float | None = None) -> Any:
-        """Draw the heat map as a matplotlib figure."""
-        from diffmask.explanation.heatmap import plot_heatmap
-
-        return plot_heatmap(self.heatmap(threshold))
-
     def _claim(self, threshold: float | None) -> str:
         """Say whether the marked units were verified."""
         if not self.explains_prediction:
@@ -389,19 +298,3 @@ class Explanation:
         for unit, stays in zip(self.units, kept.tolist(), strict=True):
             inside[list(unit.tokens)] = stays
         return inside
-
-
-def split_units(
-    text: str, pair: str | None, tokens: Sequence[Token], granularity: str | Sequence[Span]
-) -> tuple[Unit, ...]:
-    """Split a text, and the second text of a pair, into units."""
-    if granularity == "token":
-        return tuple(Unit(token.piece, token.span, token.segment, (place,)) for place, token in enumerate(tokens))
-    if not isinstance(granularity, str):
-        return tuple(group_tokens(text, granularity, tokens))
-    rules = {"word": word_spans, "clause": clause_spans, "sentence": sentence_spans}
-    if granularity not in rules:
-        raise InputError(f"'{granularity}' is not a granularity; {nearest(granularity, ['token', *rules])}")
-    rule = rules[granularity]
-    units = [*group_tokens(text, rule(text), tokens), *group_tokens(pair or "", rule(pair or ""), tokens, segment=1)]
-    return tuple(units)

@@ -1,5 +1,6 @@
 """Picture of an explanation: the coloured sentence, then words by layers; in a terminal, as HTML, as a figure."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -56,6 +57,29 @@ class Heatmap:
     def shades(self) -> tuple[float, ...]:
         """Value that colours each word in the sentence: that of the last column."""
         return tuple(row[-1] for row in self.values)
+
+
+class HasHeatmap(ABC):
+    """An explanation that is shown as a heat map: printed, as HTML, or as a figure."""
+
+    @abstractmethod
+    def heatmap(self, threshold: float | None = None) -> Heatmap:
+        """Collect words, scores per layer and the measured effect of each layer's hard mask."""
+
+    def show(self, threshold: float | None = None) -> None:
+        """Print the coloured sentence and the heat map of words and layers; in a notebook, display them as HTML."""
+        show_heatmap(self.heatmap(threshold))
+
+    def to_html(self, threshold: float | None = None) -> str:
+        """Return the heat map as an HTML fragment that reads on light and dark pages."""
+        return render_heatmap(self.heatmap(threshold))
+
+    def _repr_html_(self) -> str:
+        return self.to_html()
+
+    def plot(self, threshold: float | None = None) -> Any:
+        """Draw the heat map as a matplotlib figure."""
+        return plot_heatmap(self.heatmap(threshold))
 
 
 def short_layer_name(layer: str) -> str:

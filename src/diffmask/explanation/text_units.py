@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from diffmask.errors import InputError, nearest
+
 Span = tuple[int, int]
 """Start and end offsets in characters; the end is exclusive."""
 
@@ -208,3 +210,19 @@ def _strip_span(text: str, first: int, last: int) -> Span | None:
     inner = text[first:last].strip()
     start = first + text[first:last].find(inner)
     return (start, start + len(inner)) if inner else None
+
+
+def split_units(
+    text: str, pair: str | None, tokens: Sequence[Token], granularity: str | Sequence[Span]
+) -> tuple[Unit, ...]:
+    """Split a text, and the second text of a pair, into units."""
+    if granularity == "token":
+        return tuple(Unit(token.piece, token.span, token.segment, (place,)) for place, token in enumerate(tokens))
+    if not isinstance(granularity, str):
+        return tuple(group_tokens(text, granularity, tokens))
+    rules = {"word": word_spans, "clause": clause_spans, "sentence": sentence_spans}
+    if granularity not in rules:
+        raise InputError(f"'{granularity}' is not a granularity; {nearest(granularity, ['token', *rules])}")
+    rule = rules[granularity]
+    units = [*group_tokens(text, rule(text), tokens), *group_tokens(pair or "", rule(pair or ""), tokens, segment=1)]
+    return tuple(units)

@@ -1,8 +1,14 @@
-"""The claim that a person reads: these words are enough, as measured on this very text."""
+"""Claims about one text that were measured on the model: words that are enough, and the effect of a hard mask."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from jaxtyping import Bool
+from torch import Tensor
+
+from diffmask.errors import InputError
+from diffmask.explanation.text_units import Unit
 from diffmask.results.formatting import format_decimal
 
 
@@ -82,6 +88,76 @@ class VerifiedSet:
         relation = "<=" if self.kl <= self.margin else ">"
         checked = [f"KL {_short(self.kl)} {relation} {_short(self.margin)}", prediction]
         return f"verified: {', '.join([*checked, minimal] if self.words else checked)}"
+
+
+@dataclass(frozen=True)
+class HardMask:
+    """A 0/1 mask over units and its measured effect on the prediction."""
+
+    layer: str | None
+    kept: tuple[bool, ...]
+    """Whether each unit is kept."""
+    divergence: float
+    """KL(original || masked) in nats, measured on this very text."""
+    prediction: Prediction
+    """The prediction with the other units erased."""
+
+    @property
+    def masked_share(self) -> float:
+        """Share of the units that are erased."""
+        return 1 - sum(self.kept) / len(self.kept) if self.kept else 0.0
+
+    def __str__(self) -> str:
+        if not self.kept:
+            return "No word can be masked."
+        erased = len(self.kept) - sum(self.kept)
+        effect = f"KL(original || masked) = {format_decimal(self.divergence, 3)} nats"
+        return f"Without {erased} of {len(self.kept)} words the model predicts {self.prediction}; {effect}."
+
+
+@dataclass(frozen=True)
+class KnownEffects:
+    """Measured effects of masks of an explanation that was pickled without its model."""
+
+    effects: dict[tuple[tuple[bool, ...], str | None], tuple[float, Prediction]]
+
+    def __call__(self, kept: Bool[Tensor, " token"], layer: str | None) -> tuple[float, Prediction]:
+        """Return the effect of a mask that was measured before pickling."""
+        try:
+            return self.effects[tuple(kept.tolist()), layer]
+        except KeyError:
+            raise InputError(
+                "this explanation was loaded without its model, and this mask was not measured before; explain the "
+                "text again"
+            ) from None
+
+
+@dataclass(frozen=True)
+class KnownLayers:
+    """Verified sets of all layers of an explanation that was pickled without its model."""
+
+    layers: tuple[VerifiedSet, ...]
+
+    def __call__(self) -> tuple[VerifiedSet, ...]:
+        """Return the sets."""
+        return self.layers
+
+
+MaskEffect = Callable[[Bool[Tensor, " token"], str | None], tuple[float, Prediction]]
+"""Divergence and prediction when only the given tokens are kept at a layer."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The smallest set of units found that keeps the answer, and the search for those of all layers."""
+
+    verified: VerifiedSet
+    layers: Callable[[], tuple[VerifiedSet, ...]]
+    """Verify the mask of every layer; layers are checked only when someone looks at them."""
+
+
+Verifier = Callable[[tuple[Unit, ...], str], Verification]
+"""Search for the smallest set of units, of a kind such as `word`, that keeps the answer, by running the model."""
 
 
 def _short(value: float, digits: int = 3) -> str:

@@ -19,8 +19,7 @@ from diffmask.core.resources import Cost
 from diffmask.datasets.counterfactual_pairs import EditedPair, changed_words, load_edited_pairs
 from diffmask.datasets.tables import Example
 from diffmask.errors import ConfigError, InputWarning, TaskError
-from diffmask.explanation.explanation import split_units
-from diffmask.explanation.text_units import Unit, is_punctuation
+from diffmask.explanation.text_units import Unit, is_punctuation, split_units
 from diffmask.metrics.metric import Metric, record_of
 from diffmask.results.benchmark_result import MetricInfo
 from diffmask.results.records import Record

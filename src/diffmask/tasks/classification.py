@@ -10,7 +10,7 @@ from torch.distributions import Distribution
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import average
 from diffmask.datasets.tables import Example
-from diffmask.explanation.explanation import Prediction
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.heads import head_of
 from diffmask.tasks.text.text_task import TextTask
 

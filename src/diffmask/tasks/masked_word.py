@@ -13,7 +13,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import logits
 from diffmask.datasets.tables import Example
 from diffmask.errors import InputError, TaskError
-from diffmask.explanation.explanation import Prediction
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.text_task import TextTask

@@ -18,7 +18,7 @@ from diffmask.core.hooks import Edit
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example, Source
 from diffmask.errors import InputError, TaskError
-from diffmask.explanation.explanation import Prediction
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.text_task import TextTask

@@ -23,7 +23,7 @@ from diffmask.datasets.squad import (
 )
 from diffmask.datasets.tables import Example, Source, read_examples
 from diffmask.errors import InputError
-from diffmask.explanation.explanation import Prediction
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE, TextEncodingConfig, pad_rows, sentence_numbers
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.text_task import TextTask

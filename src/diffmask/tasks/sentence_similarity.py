@@ -14,7 +14,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.hooks import frozen
 from diffmask.datasets.tables import Example
 from diffmask.errors import InputError, TaskError
-from diffmask.explanation.explanation import Prediction
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch
 from diffmask.tasks.text.text_task import TextTask
 

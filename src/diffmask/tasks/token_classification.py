@@ -25,8 +25,8 @@ from diffmask.datasets.conll import (
 from diffmask.datasets.tables import Example, Source, read_examples, read_inputs
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.collection import ExplanationList
-from diffmask.explanation.explanation import Prediction
 from diffmask.explanation.text_units import word_spans
+from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncodingConfig, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.text_task import TextTask

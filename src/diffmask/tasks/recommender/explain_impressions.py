@@ -14,10 +14,10 @@ from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import divergence, logits
 from diffmask.core.explainer import Explainer
 from diffmask.core.verification.masks import TextUnits, select_rows
-from diffmask.explanation.explanation import Explanation, Verification, split_units
+from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import Heatmap
-from diffmask.explanation.text_units import ReadRow, Span, Token, Unit, group_tokens
-from diffmask.explanation.verified_set import Prediction
+from diffmask.explanation.text_units import ReadRow, Span, Token, Unit, group_tokens, split_units
+from diffmask.explanation.verified_set import Prediction, Verification
 from diffmask.tasks.recommender.titles import Explained, ExplainedCandidate, TitleTable
 from diffmask.tasks.text.encoding import EncodedBatch
 from diffmask.tasks.text.verification import main_layer, verify_texts

@@ -19,8 +19,8 @@ from diffmask.core.verification.masks import TextUnits
 from diffmask.datasets.tables import Example, read_inputs
 from diffmask.errors import InputError
 from diffmask.explanation.collection import ExplanationList
-from diffmask.explanation.explanation import Explanation, split_units
-from diffmask.explanation.text_units import ReadRow, Token, Unit, is_punctuation, unit_gaps
+from diffmask.explanation.explanation import Explanation
+from diffmask.explanation.text_units import ReadRow, Token, Unit, is_punctuation, split_units, unit_gaps
 from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch, ReadsTexts
 from diffmask.tasks.text.verification import main_layer, verify_texts
@@ -120,7 +120,8 @@ def explain_examples(
     units = [explanations[index].units for index in chosen]
     found = verify_texts([texts[index] for index in chosen], units, "word", logits, attribution)
     for index, verification in zip(chosen, found, strict=True):
-        explanations[index] = explanations[index].with_verification(verification)
+        verified, layers = verification.verified, verification.layers
+        explanations[index] = replace(explanations[index], verified=verified, layer_verifier=layers)
     return explanations
 
 

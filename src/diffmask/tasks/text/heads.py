@@ -13,7 +13,7 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from diffmask.core.distributions import class_probabilities, logits
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.explanation import Prediction
+from diffmask.explanation.verified_set import Prediction
 
 NO_LABEL = -1
 """Target of a text without a label."""

@@ -15,9 +15,8 @@ from diffmask.core.explainer import Explainer
 from diffmask.core.verification.layers import VerifiedLayers, verify_inputs, verify_states
 from diffmask.core.verification.masks import TextUnits, VerifiedMasks, select_rows, verify
 from diffmask.errors import InputError
-from diffmask.explanation.explanation import Verification
 from diffmask.explanation.text_units import Unit
-from diffmask.explanation.verified_set import Prediction, VerifiedSet
+from diffmask.explanation.verified_set import Prediction, Verification, VerifiedSet
 from diffmask.tasks.text.encoding import EncodedBatch
 
 
