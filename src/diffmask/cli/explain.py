@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from diffmask.cli.options import Device, Force, Quiet, TrustRemoteCode, configure_logging
+from diffmask.cli.options import Device, Force, Quiet, TrustRemoteCode, configure_logging, require_folder
 
 if TYPE_CHECKING:
     from diffmask.core.explainer import Explainer
     from diffmask.core.task import Task
     from diffmask.datasets.tables import Columns
+
+DEFAULT_OUT = Path("scores.parquet")
 
 
 def explain(
@@ -20,12 +22,18 @@ def explain(
     text: Annotated[list[str] | None, typer.Option(help="Text to explain; may be given several times.")] = None,
     question: Annotated[str | None, typer.Option(help="Question to explain, with its --context.")] = None,
     context: Annotated[str | None, typer.Option(help="Passage that the question is about.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Table to explain: .csv, .tsv, .jsonl or .parquet.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Table to explain: .csv, .tsv, .jsonl or .parquet; or mind:FOLDER, impressions."),
+    ] = None,
     text_column: Annotated[
         str | None, typer.Option(help="Column of the texts; by default as the explainer was fitted.")
     ] = None,
     pair_column: Annotated[str | None, typer.Option(help="Column of the second texts of pairs.")] = None,
-    out: Annotated[Path, typer.Option(help="Table of scores to write, .parquet or .jsonl.")] = Path("scores.parquet"),
+    out: Annotated[
+        Path,
+        typer.Option(help="Table to write, .parquet or .jsonl; for mind:FOLDER a folder (words/)."),
+    ] = DEFAULT_OUT,
     method: Annotated[
         str | None,
         typer.Option(help="Method for the folder of a model, which needs no fit; by default leave-one-out."),
@@ -41,6 +49,13 @@ def explain(
     ] = False,
     n_samples: Annotated[int, typer.Option(min=1, help="mind:FOLDER: number of test impressions to explain.")] = 100,
     top_k: Annotated[int, typer.Option(min=1, help="mind:FOLDER: most important words per class.")] = 15,
+    min_count: Annotated[
+        int, typer.Option(min=1, help="mind:FOLDER: leave out words that occur less often in a class.")
+    ] = 3,
+    compare_with: Annotated[
+        list[str] | None,
+        typer.Option(help="mind:FOLDER: method without a fit that explains the same titles; may be repeated."),
+    ] = None,
     force: Force = False,
     device: Device = None,
     quiet: Quiet = False,
@@ -58,6 +73,8 @@ def explain(
     Example: diffmask explain clf/ --method integrated-gradients --target negative --text "A dull movie."
 
     Example: diffmask explain explainer/ --data reviews.csv --text-column text --out scores.parquet
+
+    Example: diffmask explain nrms-explainer/ --data mind:FOLDER --n-samples 100 --top-k 15 --out words/
     """
     from diffmask.errors import InputError
     from diffmask.workspace.sharding import explain_table, require_output
@@ -65,7 +82,11 @@ def explain(
     if not text and data is None and question is None and context is None:
         raise InputError("nothing to explain; give --text, --question with --context, or --data")
     if data is not None and str(data).startswith("mind:"):
-        _explain_impressions(explainer, model, str(data), out, n_samples, top_k)
+        folder = Path("words") if out == DEFAULT_OUT else out
+        require_folder(folder, ["word_importance.json"], force)
+        configure_logging(quiet)
+        loaded = _load(explainer, method, model, device, trust_remote_code)
+        _explain_impressions(loaded, str(data), folder, n_samples, top_k, min_count, compare_with or [])
         return
     if data is not None:
         require_output(out, force)
@@ -101,21 +122,19 @@ def _load(
     return loaded if device is None else move_explainer(loaded, device)
 
 
-def _explain_impressions(explainer: str, model: str | None, data: str, out: Path, n_samples: int, top_k: int) -> None:
-    """Explain the impressions of a recommender and write the words that matter to a folder."""
+def _explain_impressions(
+    explainer: "Explainer", data: str, out: Path, n_samples: int, top_k: int, min_count: int, compare_with: list[str]
+) -> None:
+    """Explain test impressions of a recommender and write the words that matter to a folder."""
     from diffmask.benchmarking.word_report import write_word_report
-    from diffmask.cli.options import require_folder
+    from diffmask.core.config import parse
     from diffmask.tasks.recommender.recommender_configs import load_impressions
-    from diffmask.workspace.persistence import load_explainer
+    from diffmask.workspace.quick import fit_without_data
 
-    configure_logging(quiet=True)
-    require_folder(out, [], force=True)
+    others = [fit_without_data(parse("method", name, "explain"), explainer.task) for name in compare_with]
     impressions = load_impressions(data)["test"][:n_samples]
-    importance = write_word_report(load_explainer(explainer, model), impressions, out, top_k=top_k)
-    for group, words in importance.items():
-        listed = ", ".join(f"{row['word']} {row['mean']:.2f} ({row['count']})" for row in words)
-        print(f"{group}: {listed}")
-    print(f"explanations: {out}")
+    report = write_word_report(explainer, impressions, out, top_k=top_k, min_count=min_count, others=others)
+    print(f"{report}\nexplanations: {out}")
 
 
 def _columns(task: "Task", text_column: str | None, pair_column: str | None) -> "Columns":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CLUSTER = "Clusters"
 TRAINING_DATA = (
     "Name of a data set ('rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, "
-    "squad:FOLDER, hub:OWNER/NAME) or path of a table."
+    "squad:FOLDER, mind:FOLDER, hub:OWNER/NAME) or path of a table."
 )
 
 Model = Annotated[str, typer.Option(help="Folder or hub id of the model.")]
@@ -26,8 +26,8 @@ TaskName = Annotated[
     str | None,
     typer.Option(
         "--task",
-        help="text-classification, question-answering, token-classification or text-generation; by default recognised "
-        "from the model.",
+        help="text-classification, question-answering, token-classification, text-generation or recommender; by "
+        "default recognised from the model.",
     ),
 ]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]

@@ -21,10 +21,12 @@ from diffmask.cli.options import (
 
 def train(
     out: Annotated[Path, typer.Option(help="Folder for the model, which `transformers` can load.")],
-    model: Annotated[str, typer.Option(help="Encoder: 'minilm' (packaged), a folder or a hub id.")] = "minilm",
+    model: Annotated[
+        str, typer.Option(help="Encoder: 'minilm' (packaged), a folder, a hub id; or 'words'.")
+    ] = "minilm",
     data: Data = "rotten-tomatoes",
     task: Annotated[
-        str, typer.Option(help="text-classification, question-answering or token-classification.")
+        str, typer.Option(help="text-classification, question-answering, token-classification or recommender.")
     ] = "text-classification",
     seed: Seed = 0,
     force: Force = False,
@@ -41,6 +43,8 @@ def train(
     Example: diffmask train --model minilm --data rotten-tomatoes --out clf/ epochs=2
 
     Example: diffmask train --task question-answering --model minilm --data squad:FOLDER --out qa/
+
+    Example: diffmask train --task recommender --model minilm --data mind:FOLDER --out nrms/ checkpoints=epochs/
     """
     from diffmask.core.config import parse_overrides
     from diffmask.tasks.text.known_tasks import fine_tuned_config_class

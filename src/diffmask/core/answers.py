@@ -1,4 +1,4 @@
-"""Answers of several decisions: the first and last token of a span, and one token of a response after another.
+"""Answers of several decisions: the first and last token of a span, one token of a response after another; rankings.
 
 Importing a class registers its functions with `diffmask.core.distributions`.
 """
@@ -14,11 +14,13 @@ from torch.nn.functional import pad, softplus
 from diffmask.core.distributions import (
     COARSE_CLASSES,
     class_probabilities,
+    coarse_classes,
     coarsen,
     concatenate,
     divergence,
     flatten_features,
     from_logits,
+    keeps_all_classes,
     log_odds,
     logits,
     predicted_outcome,
@@ -124,3 +126,22 @@ def _(answer: TokenCategoricals, values: Tensor) -> Distribution:
 def _(answer: TokenCategoricals, reference: Distribution, k: int = COARSE_CLASSES) -> Distribution:
     # Tasks of generation score parts of prompts and have no surrogate of their logits.
     return answer
+
+
+class RankingAnswer(Categorical):
+    """Distribution over the candidates of an impression, the explained one first.
+
+    Impressions offer different numbers of candidates, so surrogates learn three classes: the explained candidate, its
+    strongest rival, and all others.
+    """
+
+
+@keeps_all_classes.register
+def _(answer: RankingAnswer) -> bool:
+    return False
+
+
+@coarse_classes.register
+def _(reference: RankingAnswer, k: int) -> Tensor:
+    rival = 1 + reference.logits[..., 1:].argmax(dim=-1, keepdim=True)
+    return torch.cat([torch.zeros_like(rival), rival], dim=-1)

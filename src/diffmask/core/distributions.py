@@ -380,13 +380,31 @@ def coarsen(answer: Distribution, reference: Distribution, k: int = COARSE_CLASS
 
 @coarsen.register
 def _(answer: Categorical, reference: Distribution, k: int = COARSE_CLASSES) -> Distribution:
-    if answer.logits.shape[-1] <= MANY_CLASSES:
+    if keeps_all_classes(answer):
         return answer
     classes = coarse_classes(reference, k)
     classes = classes.repeat_interleave(len(answer.logits) // len(classes), dim=0)
     chosen = answer.logits.gather(-1, classes)
     rest = answer.logits.scatter(-1, classes, -torch.inf).logsumexp(dim=-1, keepdim=True)
+    # With no class left the rest is impossible, but its logit must be a number.
+    rest = rest.clamp(min=chosen.amin().item() - 30.0)
     return Categorical(logits=torch.cat([chosen, rest], dim=-1), validate_args=False)
+
+
+@singledispatch
+def keeps_all_classes(answer: Distribution) -> bool:
+    """Return whether `coarsen` returns answers like this one unchanged."""
+    return True
+
+
+@keeps_all_classes.register
+def _(answer: Categorical) -> bool:
+    return answer.logits.shape[-1] <= MANY_CLASSES
+
+
+@keeps_all_classes.register(Independent)
+def _(answer: Any) -> bool:
+    return keeps_all_classes(answer.base_dist)
 
 
 @coarsen.register(Independent)
@@ -397,6 +415,7 @@ def _(answer: Any, reference: Distribution, k: int = COARSE_CLASSES) -> Distribu
     return Independent(base, answer.reinterpreted_batch_ndims, validate_args=False)
 
 
+@singledispatch
 def coarse_classes(reference: Distribution, k: int) -> Int[Tensor, "row *event class"]:
     """Return the predicted class of each decision, then the most probable other ones, k in all."""
     predicted = predicted_outcome(reference).long()[..., None]
@@ -406,9 +425,8 @@ def coarse_classes(reference: Distribution, k: int) -> Int[Tensor, "row *event c
 def coarse_outcome(
     outcome: Shaped[Tensor, "row *event"], reference: Distribution, k: int = COARSE_CLASSES
 ) -> Shaped[Tensor, "row *event"]:
-    """Return the class of an outcome in the answer that `coarsen` makes of `reference`; k, the rest, if it has none."""
-    base = reference.base_dist if isinstance(reference, Independent) else reference
-    if not isinstance(base, Categorical) or base.logits.shape[-1] <= MANY_CLASSES:
+    """Return the class of an outcome in the answer that `coarsen` makes of `reference`; the last, the rest, if none."""
+    if keeps_all_classes(reference):
         return outcome
     found = coarse_classes(reference, k) == outcome.long()[..., None]
-    return torch.where(found.any(dim=-1), found.int().argmax(dim=-1), k)
+    return torch.where(found.any(dim=-1), found.int().argmax(dim=-1), found.shape[-1])

@@ -69,14 +69,19 @@ def load_mind(folder: str | Path) -> dict[str, list[Impression]]:
     * A folder with `news.tsv` and `behaviors.tsv` is split 80, 10 and 10 % by a hash of its users.
     * A folder with subfolders whose names contain train, dev or valid, and test has one split in each. Without a test
       folder, the valid folder also is the test split; without a valid folder a tenth of the users of train is.
-    * Pairwise tables `train*.csv`, `valid*.csv` or `dev*.csv`, and `test*.csv` or `benchmark*.csv` are read alike.
+    * Pairwise tables `train*.csv`, `valid*.csv` or `dev*.csv`, and `test*.csv` or `benchmark*.csv` are read alike, in
+      the folder itself or in its folders `models` and `benchmarks`. A path such as `models/train_poisoned.csv` chooses
+      the training table; the other splits are those of its folder.
     """
-    home = Path(folder)
+    home, table = Path(folder), None
+    if home.is_file():
+        home, table = home.parent.parent if home.parent.name == "models" else home.parent, home
     if not home.is_dir():
         raise InputError(f"{home} is not a folder; give one with {NEWS} and {BEHAVIORS}, or with folders train and dev")
-    if (home / BEHAVIORS).is_file():
+    if table is None and (home / BEHAVIORS).is_file():
         return split_by_user(read_mind(home))
     parts = {split: _find_split(home, names) for split, names in SPLIT_NAMES.items()}
+    parts["train"] = table or parts["train"]
     found = {split: read_impressions(path) for split, path in parts.items() if path is not None}
     if "train" not in found:
         raise InputError(f"{home} has neither {BEHAVIORS} nor a training split: a folder or table named '*train*'")
@@ -95,7 +100,8 @@ SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
 
 def _find_split(home: Path, names: Sequence[str]) -> Path | None:
     """Return the first folder with behaviors, or pairwise table, whose name contains one of the names."""
-    for path in sorted(home.iterdir()):
+    inside = [path for name in ("models", "benchmarks") for path in sorted((home / name).glob("*.csv"))]
+    for path in [*sorted(home.iterdir()), *inside]:
         readable = (path / BEHAVIORS).is_file() or path.suffix == ".csv"
         if readable and any(name in path.name.lower() for name in names):
             return path
@@ -109,13 +115,14 @@ def read_impressions(path: str | Path) -> list[Impression]:
 
 def split_by_user(impressions: Sequence[Impression]) -> dict[str, list[Impression]]:
     """Split impressions 80, 10 and 10 % by a hash of the user, so that no user is in two splits."""
+    users = sorted({one.user for one in impressions}, key=lambda user: hashlib.sha256(user.encode()).hexdigest())
+    if len(users) < 3:
+        raise InputError(f"impressions of {len(users)} users cannot be split by user: three or more are needed")
+    tenth = max(1, round(len(users) / 10))
+    held_out = dict.fromkeys(users[-2 * tenth : -tenth], "valid") | dict.fromkeys(users[-tenth:], "test")
     splits: dict[str, list[Impression]] = {"train": [], "valid": [], "test": []}
     for impression in impressions:
-        tenth = hashlib.sha256(impression.user.encode()).digest()[0] * 10 // 256
-        splits["valid" if tenth == 8 else "test" if tenth == 9 else "train"].append(impression)
-    for split, rows in splits.items():
-        if not rows:
-            raise InputError(f"{len(impressions)} impressions are too few to split by user: '{split}' is empty")
+        splits[held_out.get(impression.user, "train")].append(impression)
     return splits
 
 

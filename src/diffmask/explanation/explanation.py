@@ -153,7 +153,7 @@ class Explanation(HasHeatmap):
         layer = self.main_layer if layer is None else layer
         verified = self._verified_at(layer) if threshold is None else None
         if verified is not None:
-            return HardMask(layer, verified.kept, verified.kl, verified.prediction)
+            return HardMask(layer, verified.kept, verified.kl, verified.prediction, self.granularity)
         threshold = 0.5 if threshold is None else threshold
         if self.by_layer is None:
             kept = self.scores > threshold * self.scores.abs().max() if len(self.scores) else self.scores > 0
@@ -161,7 +161,7 @@ class Explanation(HasHeatmap):
             layer = layer or self.layers[-1]
             kept = self.by_layer[self._index(layer)] > threshold
         divergence, prediction = self.mask_effect(self._tokens_of(kept), layer)
-        return HardMask(layer, tuple(kept.tolist()), divergence, prediction)
+        return HardMask(layer, tuple(kept.tolist()), divergence, prediction, self.granularity)
 
     def _verified_at(self, layer: str | None) -> VerifiedSet | None:
         if self.verified is None or layer == self.main_layer:

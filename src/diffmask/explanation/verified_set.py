@@ -101,6 +101,8 @@ class HardMask:
     """KL(original || masked) in nats, measured on this very text."""
     prediction: Prediction
     """The prediction with the other units erased."""
+    unit: str = "word"
+    """Name of a unit: token, word, sentence, span or title."""
 
     @property
     def masked_share(self) -> float:
@@ -109,10 +111,10 @@ class HardMask:
 
     def __str__(self) -> str:
         if not self.kept:
-            return "No word can be masked."
+            return f"No {self.unit} can be masked."
         erased = len(self.kept) - sum(self.kept)
         effect = f"KL(original || masked) = {format_decimal(self.divergence, 3)} nats"
-        return f"Without {erased} of {len(self.kept)} words the model predicts {self.prediction}; {effect}."
+        return f"Without {erased} of {len(self.kept)} {self.unit}s the model predicts {self.prediction}; {effect}."
 
 
 @dataclass(frozen=True)

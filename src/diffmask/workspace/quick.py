@@ -5,9 +5,12 @@ from typing import Any
 
 from diffmask.core.config import parse
 from diffmask.core.explainer import Explainer, Method
+from diffmask.core.task import Task
 from diffmask.datasets.tables import Example, read_inputs
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import word_spans
+from diffmask.tasks.recommender.news_recommender import NewsRecommender
+from diffmask.tasks.recommender.nrms_files import is_nrms
 from diffmask.tasks.text.known_tasks import TEXT_TASKS, recognise_task, text_task_class
 from diffmask.tasks.text.pretrained import load_model
 from diffmask.tasks.text.text_task import TextTask
@@ -46,23 +49,31 @@ def explain(
     task = _task_of(model, tokenizer)
     examples, single = read_inputs(inputs, task.to_example)
     config = _method(examples, method, options)
-    _require_no_fit(config, task)
-    return config.fit(task)(examples[0] if single else examples, target=target, verify=verify)
+    return fit_without_data(config, task)(examples[0] if single else examples, target=target, verify=verify)
 
 
 def is_model_folder(name: str) -> bool:
-    """Return whether a path is the folder of a model of `transformers`, rather than of a saved explainer."""
-    return (Path(name) / "config.json").is_file() and not (Path(name) / "artefact.json").is_file()
+    """Return whether a path is the folder of a model or of a recommender, rather than of a saved explainer."""
+    if (Path(name) / "artefact.json").is_file():
+        return False
+    return (Path(name) / "config.json").is_file() or is_nrms(name)
 
 
 def quick_explainer(model: str, method: str | None = None, *, trust_remote_code: bool = False) -> Explainer:
     """Return an explainer that needs no training data for a model's folder or hub id; by default leave-one-out."""
+    config = parse("method", method or "leave-one-out", "explain")
+    if is_nrms(model):
+        return fit_without_data(config, NewsRecommender(model))
     task_class = text_task_class(recognise_task(model, trust_remote_code=trust_remote_code))
     loaded = load_model(
         task_class.auto_class, model, wanted_by=task_class.__name__, trust_remote_code=trust_remote_code
     )
-    config = parse("method", method or "leave-one-out", "explain")
-    _require_no_fit(config, task := task_class(*loaded))
+    return fit_without_data(config, task_class(*loaded))
+
+
+def fit_without_data(config: Method, task: Task) -> Explainer:
+    """Return the explainer of a method that learns from no texts; other methods are refused."""
+    _require_no_fit(config, task)
     return config.fit(task)
 
 
@@ -88,7 +99,7 @@ def _task_of(model: Any, tokenizer: Any) -> TextTask:
     return text_task_class(name or "text-classification")(inner, found)
 
 
-def _require_no_fit(config: Method, task: TextTask) -> None:
+def _require_no_fit(config: Method, task: Task) -> None:
     if type(config).train is not Method.train and "train" not in task.data:
         raise InputError(
             f"{config.label} learns from texts: {type(config).__name__}(...).fit({type(task).__name__}(model, "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -24,6 +24,10 @@ from diffmask.tasks.text.verification import main_layer, verify_texts
 
 if TYPE_CHECKING:
     from diffmask.tasks.recommender.news_recommender import NewsRecommender
+
+
+THIS_CANDIDATE = "this candidate"
+"""Label of a prediction that is the explained candidate."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -51,6 +55,14 @@ class RankingExplanation(Explanation):
         units = tuple(group_tokens(self.text, self.titles, self.tokens))
         return replace(self, units=units, granularity="title", verified=None, layer_verifier=None)
 
+    def to_dict(self, threshold: float | None = None) -> dict[str, Any]:
+        """Add the candidate, its rank, the candidates with their probabilities and the titles that were read."""
+        offered = [
+            {"title": title, "probability": p} for title, p in zip(self.candidates, self.probabilities, strict=True)
+        ]
+        ranking = {"candidate": self.candidate, "rank": self.rank, "candidates": offered, "history": list(self.history)}
+        return {**ranking, **super().to_dict(threshold)}
+
     def heatmap(self, threshold: float | None = None) -> Heatmap:
         """Add the candidate, its rank and the titles that the user has read."""
         share = self.probabilities[self.candidates.index(self.candidate)]
@@ -59,7 +71,9 @@ class RankingExplanation(Explanation):
         if len(self.titles) == self.includes_candidate:
             lines += [f"Read {number}: {title}" for number, title in enumerate(self.history, start=1)]
         plain = super().heatmap(threshold)
-        return replace(plain, title="\n".join([*lines, plain.title]), gaps=self._named_gaps(plain.gaps))
+        if self.prediction.label != THIS_CANDIDATE:
+            lines.append(plain.title)
+        return replace(plain, title="\n".join(lines), gaps=self._named_gaps(plain.gaps))
 
     def _named_gaps(self, gaps: tuple[str, ...]) -> tuple[str, ...]:
         """Return the gaps between units with the name of each title before its first word."""
@@ -203,7 +217,8 @@ class _RowExplanation:
         if isinstance(answer, Categorical):
             best = int(answer.logits[0].argmax())
             candidate = self.row.impression.candidates[self.row.order()[best]]
-            return Prediction(candidate.title, float(answer.probs[0, best]))
+            label = f"'{candidate.title}'" if best else THIS_CANDIDATE
+            return Prediction(label, float(answer.probs[0, best]))
         if isinstance(answer, Bernoulli):
             clicked = float(answer.probs[0])
             return Prediction("clicked" if clicked > 0.5 else "not clicked", max(clicked, 1 - clicked))

@@ -1,5 +1,6 @@
 """Task of a news recommender: a row is one impression and one of its candidates."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any, ClassVar, Literal, cast, get_args
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
-from torch.distributions import Bernoulli, Categorical, Distribution, Normal
+from torch.distributions import Bernoulli, Distribution, Normal
 
+from diffmask.core.answers import RankingAnswer
 from diffmask.core.batch import Batch, map_by_length, spread_indices
 from diffmask.core.capabilities import RowText
 from diffmask.core.hooks import Edit, Site, frozen
@@ -20,6 +22,7 @@ from diffmask.errors import InputError, nearest
 from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.text_units import ReadRow
+from diffmask.results.records import write_text
 from diffmask.tasks.recommender.explain_impressions import explain_candidates, title_words
 from diffmask.tasks.recommender.nrms import NRMS, Slots
 from diffmask.tasks.recommender.nrms_files import load_nrms, save_nrms
@@ -56,7 +59,7 @@ class NewsRecommender(Task, RowText):
         explain: Titles whose words are explained: the candidate's, those of the history, or both.
         answer: The explained answer. `ranking`: softmax over the impression's candidates. `score`: the candidate's
             score as a Normal with the deviation of validation scores. `click`: whether it, and no other, is clicked.
-        rows: Candidates that are explained in each impression: the clicked ones, or all.
+        rows: Candidates that are explained in each impression: the clicked ones (all if none is), or all.
         max_rows: Largest number of rows per split, evenly spaced.
     """
 
@@ -97,6 +100,8 @@ class NewsRecommender(Task, RowText):
         self._cache = VectorCache()
         with frozen(recommender):
             super().__init__(recommender, _sites(recommender), {})
+        self.training_history: list[dict[str, Any]] = []
+        """One record per epoch, after a training."""
         self.impressions: dict[str, list[Impression]] = {}
         """Impressions by split."""
         self.sources: dict[str, list[ExplainedCandidate]] = {}
@@ -118,7 +123,8 @@ class NewsRecommender(Task, RowText):
     def _explained_rows(self, impression: Impression) -> list[ExplainedCandidate]:
         if len(impression.candidates) < 2 or (self.explained == "history" and not impression.history):
             return []
-        candidates = list(impression.clicked) if self.rows == "clicked" else list(range(len(impression.candidates)))
+        every = self.rows == "all" or not impression.clicked
+        candidates = range(len(impression.candidates)) if every else impression.clicked
         return [ExplainedCandidate(impression, index) for index in candidates]
 
     @property
@@ -138,6 +144,10 @@ class NewsRecommender(Task, RowText):
         in_candidate = batch.token_inputs["title"] == 1
         chosen = in_candidate if explain == "candidate" else ~in_candidate
         return replace(batch, maskable=batch.maskable & chosen)
+
+    def placeholder_batch(self) -> Batch:
+        """Return one made-up impression, from which methods without training rows learn the width of states."""
+        return self.encode([self.placeholder])
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """Run the model with some sites edited; edits see the tokens of all explained titles of a row."""
@@ -191,12 +201,12 @@ class NewsRecommender(Task, RowText):
         if self.answer == "click":
             return Bernoulli(logits=visible[:, 0] - visible[:, 1:].logsumexp(dim=1), validate_args=False)
         logits = visible.log_softmax(dim=1).masked_fill(~offered, NO_CANDIDATE)
-        return Categorical(logits=logits, validate_args=False)
+        return RankingAnswer(logits=logits, validate_args=False)
 
     def distribution(self, values: Float[Tensor, "row *feature"]) -> Distribution:
         """Return the answer with these logits."""
         if self.answer == "ranking":
-            return Categorical(logits=values, validate_args=False)
+            return RankingAnswer(logits=values, validate_args=False)
         if self.answer == "click":
             return Bernoulli(logits=values, validate_args=False)
         deviation = self.model.score_deviation.to(values)
@@ -307,8 +317,10 @@ class NewsRecommender(Task, RowText):
         return task
 
     def save_pretrained(self, folder: str | Path, notes: dict[str, Any] | None = None) -> None:
-        """Write the recommender; `NewsRecommender(folder)` reads it."""
+        """Write the recommender and, after a training, its history; `NewsRecommender(folder)` reads the recommender."""
         save_nrms(self.model, self.tokenizer, folder, notes)
+        if self.training_history:
+            write_text(Path(folder) / "training_history.json", json.dumps(self.training_history, indent=1))
 
 
 FIELDS = ("history", "candidates", "candidate", "explain")

@@ -2,6 +2,7 @@
 
 import logging
 import random
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -71,7 +72,7 @@ class NRMSTraining:
         """
         clicks = _clicks(task.impressions["train"])
         progress = _Progress(self._optimizer(task.model), deepcopy(task.model.state_dict()))
-        key = digest_of([asdict(self), asdict(task.model.config), seed, len(clicks)])
+        key = digest_of([self._recipe(), asdict(task.model.config), seed, len(clicks)])
         folder = None if checkpoints is None else Path(checkpoints)
         if folder is not None:
             progress.resume(task.model, folder, key)
@@ -84,7 +85,12 @@ class NRMSTraining:
         _set_deviation(task)
         task.model.eval().requires_grad_(False)
         task.trained_with_masks = self.masked_fraction > 0
+        task.training_history = progress.history
         return progress.history
+
+    def _recipe(self) -> dict[str, Any]:
+        """Return the choices that a checkpoint must share; a resumed training may have more epochs."""
+        return {name: value for name, value in asdict(self).items() if name not in ("epochs", "patience")}
 
     def _finished(self, progress: "_Progress") -> bool:
         return len(progress.history) >= self.epochs or progress.epochs_since_best >= self.patience
@@ -114,9 +120,9 @@ class NRMSTraining:
                 progress.optimizer.step()
                 losses.append(loss.item())
         model.eval().requires_grad_(False)
-        metrics = evaluate(task, task.impressions["valid"]) if "valid" in task.impressions else None
+        metrics = evaluate(task, task.impressions.get("valid", ()))
         record = {"epoch": number, "loss": sum(losses) / len(losses), "seconds": time.perf_counter() - start}
-        progress.add({**record, **({} if metrics is None else asdict(metrics))}, model)
+        progress.add({**record, **(asdict(metrics) if metrics.impressions else {})}, model)
         logger.info("epoch %d: %s", number, _described(progress.history[-1]))
 
     def _batches(self, clicks: Sequence[tuple[Impression, int]], seed: int, epoch: int) -> Iterator[list[list[str]]]:
@@ -234,14 +240,15 @@ class _Progress:
             self.best = deepcopy(model.state_dict())
 
     def save(self, model: NRMS, folder: Path, key: str) -> None:
-        """Write weights, best weights, Adam's state and the history as `epoch_N`; the epoch before it is removed."""
+        """Write weights, best weights, Adam's state and the history as `epoch_N`."""
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         tensors |= {f"best.{name}": value.clone() for name, value in self.best.items()}
         for index, state in self.optimizer.state_dict()["state"].items():
             tensors |= {f"adam.{index}.{name}": value for name, value in state.items()}
         tensors = {name: value.clone() for name, value in tensors.items()}
-        number = len(self.history)
-        write_artefact(folder / f"epoch_{number}", CHECKPOINT, key, Artefact(tensors, {"history": self.history}))
+        path = folder / f"epoch_{len(self.history)}"
+        shutil.rmtree(path, ignore_errors=True)  # one that could not be resumed from
+        write_artefact(path, CHECKPOINT, key, Artefact(tensors, {"history": self.history}))
 
     def resume(self, model: NRMS, folder: Path, key: str) -> None:
         """Continue after the last epoch that was written completely by the same training."""

@@ -1,5 +1,6 @@
 """Configs of news recommenders: a trained one, or one that is trained first."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
@@ -11,7 +12,9 @@ from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMSConfig
 from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms
-from diffmask.tasks.recommender.nrms_training import NRMSTraining
+from diffmask.tasks.recommender.nrms_training import NRMSTraining, evaluate
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "mind:"
 MAX_ROWS = 2000
@@ -124,6 +127,7 @@ class TrainedNewsRecommenderConfig(TaskConfig):
         if not isinstance(task, NewsRecommender):
             raise TaskError(f"{type(task).__name__} is not a recommender; build it with this config")
         NRMSTraining(**self._choices(NRMSTraining)).train(task, seed, self.checkpoints)
+        logger.info("test impressions: %s", evaluate(task, task.impressions["test"]))
 
     def _choices(self, kind: Any) -> dict[str, Any]:
         known = {field.name for field in fields(self)}

@@ -6,6 +6,7 @@ user has read, or both. `token_inputs["title"]` counts them from 1. The other ti
 context titles by negative ones; 0 is padding. The explained candidate comes first, so that class 0 of the answer is it.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.hooks import Edit
 from diffmask.datasets.mind import Impression
 from diffmask.datasets.tables import Example
+from diffmask.errors import InputWarning
 from diffmask.tasks.recommender.nrms import Slots
 from diffmask.tasks.text.encoding import TextEncoder
 
@@ -63,7 +65,13 @@ class TitleTable:
         new = [title for title in dict.fromkeys(titles) if title not in self.encodings]
         if not new:
             return
-        _, encodings = self.text_encoder.encode([Example(title) for title in new])
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", InputWarning)
+            _, encodings = self.text_encoder.encode([Example(title) for title in new])
+        if caught:
+            limit = self.text_encoder.config.max_tokens
+            message = f"some titles have more than {limit} tokens: their ends are not read; NRMSConfig(max_tokens=...)"
+            warnings.warn(message, InputWarning, stacklevel=2)
         batch = self.text_encoder.batch(encodings, torch.zeros(len(new)), torch.device("cpu"))
         lengths = batch.present.sum(dim=1).tolist()
         for index, (title, encoding, length) in enumerate(zip(new, encodings, lengths, strict=True)):
