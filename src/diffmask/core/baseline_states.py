@@ -1,16 +1,17 @@
-"""Statistics of the states at a site, and the baseline state that replaces an erased one."""
+"""Statistics of the states at a site, the baseline state that replaces an erased one, and explainers that need it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from diffmask.core.batch import Batch
 from diffmask.core.capabilities import HasPlaceholder
-from diffmask.core.explainer import ForwardTrace, iter_traces
+from diffmask.core.explainer import Explainer, ForwardTrace, iter_traces
+from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import TaskError
 
@@ -101,3 +102,23 @@ def baseline_state(task: Task, site: str, baseline: Baseline, rows: int = 2000) 
         state = ForwardTrace.of(task, example_rows(task, 1).trim()).states[site]
         return state.new_zeros(state.shape[-1], dtype=torch.promote_types(state.dtype, torch.float32))
     return site_statistics(task, [site], rows)[site].mean
+
+
+@runtime_checkable
+class _RunsInPortions(Protocol):
+    @property
+    def internal_batch_size(self) -> int:
+        """Rows per forward pass."""
+
+
+MethodT = TypeVar("MethodT", bound=_RunsInPortions)
+
+
+class BaselineExplainer(Explainer, Generic[MethodT]):
+    """Explainer that replaces states at one site by a baseline, in many rows whose number per pass may shrink."""
+
+    def __init__(self, method: MethodT, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
+        super().__init__(task)
+        self.method, self.site = method, site
+        self.baseline = nn.Parameter(baseline, requires_grad=False)
+        self.portion = AdaptiveBatchSize(method.internal_batch_size)

@@ -36,10 +36,10 @@ def seeded(seed: int, *purpose: object) -> Iterator[None]:
 
 
 @contextmanager
-def single_threaded() -> Iterator[None]:
-    """Use one torch thread: on a tiny model several threads mostly wait for each other."""
+def torch_threads(count: int) -> Iterator[None]:
+    """Use that many threads of torch; on a tiny model one is fastest, because several mostly wait for each other."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:

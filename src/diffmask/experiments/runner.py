@@ -14,7 +14,7 @@ import torch
 from diffmask.core.capabilities import row_text
 from diffmask.core.explainer import Method
 from diffmask.core.store import Store
-from diffmask.core.training import single_threaded
+from diffmask.core.training import torch_threads
 from diffmask.errors import RunError
 from diffmask.experiments.executors.executor import Executor, RunResult, make_schedule
 from diffmask.experiments.executors.job import Job
@@ -45,7 +45,7 @@ def run_experiment(
     workspaces = experiment.workspaces(Store(target / "store"))
     result = execute(experiment, workspaces, target, executor, view)
     finished = _finished_methods(experiment, workspaces, failed=bool(result.failures))
-    with single_threaded():
+    with torch_threads(1):
         write_json(target / "examples.json", [_example(workspace, methods) for workspace, methods in finished])
         save_results(target, build_results(experiment, workspaces, result, target, texts=TEXTS))
     write_page(target)

@@ -11,11 +11,10 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from diffmask.core.baseline_states import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, BaselineExplainer, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
-from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, TaskError
 
@@ -187,14 +186,11 @@ class IntegratedGradients(Method):
         return (torch.arange(self.n_steps) + (0.5 if path == "middle" else 1.0)) / self.n_steps
 
 
-class IntegratedGradientsExplainer(Explainer):
+class IntegratedGradientsExplainer(BaselineExplainer[IntegratedGradients]):
     """Explainer that averages gradients along the path; `completeness_error` is that of the last call."""
 
     def __init__(self, method: IntegratedGradients, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
-        super().__init__(task)
-        self.method, self.site = method, site
-        self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = AdaptiveBatchSize(method.internal_batch_size)
+        super().__init__(method, task, site, baseline)
         self._gap = self._change = 0.0
 
     @property

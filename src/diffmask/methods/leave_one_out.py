@@ -5,15 +5,14 @@ from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
-from diffmask.core.baseline_states import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, BaselineExplainer, baseline_state
 from diffmask.core.batch import Attribution, Batch, delete_tokens, hide_tokens
 from diffmask.core.capabilities import ErasesUnits, HasSmallestEvidence, require
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import erase_states
-from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.core.units import spread_unit_scores
 from diffmask.errors import ConfigError, TaskError
@@ -58,14 +57,8 @@ class LeaveOneOut(Method):
         return LeaveOneOutExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
 
-class LeaveOneOutExplainer(Explainer):
+class LeaveOneOutExplainer(BaselineExplainer[LeaveOneOut]):
     """Explainer that runs the model on the text and once per maskable token."""
-
-    def __init__(self, method: LeaveOneOut, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
-        super().__init__(task)
-        self.method, self.site = method, site
-        self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

@@ -12,14 +12,13 @@ from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Shaped
-from torch import Tensor, nn
+from torch import Tensor
 
-from diffmask.core.baseline_states import Baseline, baseline_state
+from diffmask.core.baseline_states import Baseline, BaselineExplainer, baseline_state
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import Quantity, log_odds, predicted_outcome, predicts, target_score
-from diffmask.core.explainer import Explainer, Method
+from diffmask.core.explainer import Method
 from diffmask.core.hooks import erase_states
-from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError
 
@@ -161,14 +160,8 @@ class SubsetSearch(Method):
         return SubsetSearchExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
 
-class SubsetSearchExplainer(Explainer):
+class SubsetSearchExplainer(BaselineExplainer[SubsetSearch]):
     """Searches all texts of a batch together, size by size; `search` returns the sets themselves."""
-
-    def __init__(self, method: SubsetSearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
-        super().__init__(task)
-        self.method, self.site = method, site
-        self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Score tokens by the sets found; all scores are 0 if no set keeps the outcome."""
@@ -252,14 +245,8 @@ class GreedySearch(Method):
         return GreedySearchExplainer(self, task, site, baseline_state(task, site, self.baseline))
 
 
-class GreedySearchExplainer(Explainer):
+class GreedySearchExplainer(BaselineExplainer[GreedySearch]):
     """Searches all texts of a batch together, size by size."""
-
-    def __init__(self, method: GreedySearch, task: Task, site: str, baseline: Float[Tensor, " width"]) -> None:
-        super().__init__(task)
-        self.method, self.site = method, site
-        self.baseline = nn.Parameter(baseline, requires_grad=False)
-        self.portion = AdaptiveBatchSize(method.internal_batch_size)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:

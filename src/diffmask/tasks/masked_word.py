@@ -15,7 +15,7 @@ from diffmask.datasets.tables import Example
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import pad_rows
-from diffmask.tasks.text.heads import NO_LABEL
+from diffmask.tasks.text.heads import NO_LABEL, correct_classes
 from diffmask.tasks.text.text_task import TextTask
 
 BLANK = "[MASK]"
@@ -104,10 +104,7 @@ class MaskedWord(TextTask):
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"]:
         """Return 1 for each labelled blank whose word is predicted."""
-        labelled = batch.target != NO_LABEL
-        if not labelled.any():
-            raise InputError("no text has a label: the model's own score needs the words of the blanks")
-        return (self.logits(batch[labelled]).argmax(dim=-1) == batch.target[labelled]).float()
+        return correct_classes(self.logits, batch)
 
     def outcomes(self, target: Shaped[Tensor, " row"]) -> list[str | None]:
         """Return the words of the tokens."""

@@ -20,7 +20,7 @@ from diffmask.datasets.tables import Example, Source
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, pad_rows
-from diffmask.tasks.text.heads import NO_LABEL
+from diffmask.tasks.text.heads import NO_LABEL, correct_classes
 from diffmask.tasks.text.text_task import TextTask
 
 CHOICES, CHOICE_TYPES = "choices", "choice types"
@@ -202,10 +202,7 @@ class MultipleChoice(TextTask):
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"]:
         """Return 1 for each labelled row whose right choice is chosen."""
-        labelled = batch.target != NO_LABEL
-        if not labelled.any():
-            raise InputError("no row has an answer: the model's own score needs answers")
-        return (self.logits(batch[labelled]).argmax(dim=-1) == batch.target[labelled]).float()
+        return correct_classes(self.logits, batch)
 
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """Raise a TaskError: a row has one sequence of attention weights per choice."""

@@ -28,7 +28,7 @@ from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.text_units import word_spans
 from diffmask.explanation.verified_set import Prediction
 from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncodingConfig, pad_rows
-from diffmask.tasks.text.heads import NO_LABEL
+from diffmask.tasks.text.heads import NO_LABEL, correct_classes
 from diffmask.tasks.text.text_task import TextTask
 
 SPAN = "span"
@@ -288,10 +288,7 @@ class TokenClassification(TextTask):
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"]:
         """Return 1 for each labelled span whose type is right."""
-        labelled = batch.target != NO_LABEL
-        if not labelled.any():
-            raise InputError("no sentence has tags: the model's own score needs them")
-        return (self.logits(batch[labelled]).argmax(dim=-1) == batch.target[labelled]).float()
+        return correct_classes(self.logits, batch)
 
     @torch.no_grad()
     def _sentence_f1(self, batch: Batch) -> float:

@@ -20,7 +20,7 @@ from diffmask.core.capabilities import Retrainable, RowText
 from diffmask.core.hooks import Site
 from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task, TaskConfig
-from diffmask.core.training import generator, minibatches, seeded, single_threaded
+from diffmask.core.training import generator, minibatches, seeded, torch_threads
 
 VOCABULARY_SIZE = 10
 QUERY_RATE = 0.25
@@ -186,7 +186,7 @@ class ToyTaskConfig(TaskConfig):
         with seeded(seed, "toy model"):
             return CountingGRU(self.width)
 
-    @single_threaded()
+    @torch_threads(1)
     def train(self, task: Task, seed: int) -> None:
         """Minimise the cross-entropy minus the batch's entropy; keep the epoch with the best validation score."""
         model = task.model.requires_grad_(True).train()

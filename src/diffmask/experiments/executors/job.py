@@ -10,9 +10,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
-
 from diffmask.core.store import values_checksum
+from diffmask.core.training import torch_threads
 from diffmask.errors import ConfigError, DiffMaskError, ExtraError, InputError, SiteError, TaskError
 from diffmask.results.records import Record, record_from, to_plain, write_json
 from diffmask.workspace.node import Node
@@ -98,17 +97,6 @@ def _first_line(error: Exception) -> str:
     """Return the first line of an error; an error of another package is named with its type."""
     line = (str(error).strip().splitlines() or ["(no message)"])[0]
     return line if isinstance(error, DiffMaskError) else f"{type(error).__name__}: {line}"
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Use that many threads of torch within this block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

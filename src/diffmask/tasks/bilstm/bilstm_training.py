@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.progress import progress_bar
-from diffmask.core.training import single_threaded
+from diffmask.core.training import torch_threads
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class BiLSTMTraining:
     20 epochs.
     """
 
-    @single_threaded()
+    @torch_threads(1)
     def train(self, task: Any, order: torch.Generator) -> list[float]:
         """Train the task's model in place and return the validation score after each epoch."""
         model, valid = task.model, task.data["valid"]

@@ -39,6 +39,7 @@ from diffmask.tasks.generation.prompt_encoding import (
     event_columns,
     hide_keys,
 )
+from diffmask.tasks.text.encoding import token_strings
 from diffmask.tasks.text.inspection import find_sites, token_embedding
 from diffmask.tasks.text.pretrained import eager_attention, max_input_tokens
 
@@ -364,11 +365,7 @@ class TextGeneration(Task, RowText):
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Return the tokens of each row."""
-        # A model may know more tokens than its tokenizer.
-        return [
-            [str(token) for token in self.tokenizer.convert_ids_to_tokens(row[real].tolist())]
-            for row, real in zip(batch.tokens, batch.present, strict=True)
-        ]
+        return token_strings(self.tokenizer, batch)
 
     def read_row(self, split: str, row: int) -> ReadRow:
         """Return the parts of a row's prompt and the columns of their tokens."""

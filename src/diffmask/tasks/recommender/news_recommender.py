@@ -35,7 +35,7 @@ from diffmask.tasks.recommender.titles import (
     encode_rows,
     slots_of,
 )
-from diffmask.tasks.text.encoding import TextEncoder, TextEncodingConfig
+from diffmask.tasks.text.encoding import TextEncoder, TextEncodingConfig, token_strings
 from diffmask.tasks.text.inspection import find_sites
 from diffmask.tasks.text.pretrained import max_input_tokens
 
@@ -294,10 +294,7 @@ class NewsRecommender(Task, RowText):
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Return the word pieces of each row."""
-        return [
-            self.tokenizer.convert_ids_to_tokens(row[real].tolist())
-            for row, real in zip(batch.tokens, batch.present, strict=True)
-        ]
+        return token_strings(self.tokenizer, batch)
 
     def read_row(self, split: str, row: int) -> ReadRow:
         """Return the words of a row's explained titles."""

@@ -175,6 +175,14 @@ def require_encodable(example: Example, row: int) -> None:
             ) from None
 
 
+def token_strings(tokenizer: Any, batch: Batch) -> list[list[str]]:
+    """Return the tokens of each row as the tokenizer spells them; a model may know more tokens than its tokenizer."""
+    return [
+        [str(token) for token in tokenizer.convert_ids_to_tokens(row[real].tolist())]
+        for row, real in zip(batch.tokens, batch.present, strict=True)
+    ]
+
+
 def pad_rows(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
     """Return rows of different lengths as one tensor, padded on the right."""
     width = max(len(row) for row in rows)

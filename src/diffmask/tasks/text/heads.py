@@ -1,7 +1,7 @@
 """Meaning of a classifier's logits: one class of several, several labels at once, or numbers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -11,6 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
+from diffmask.core.batch import Batch
 from diffmask.core.distributions import class_probabilities, logits
 from diffmask.errors import InputError, nearest
 from diffmask.explanation.verified_set import Prediction
@@ -223,3 +224,9 @@ def _require_any(labelled: Tensor) -> Tensor:
     if not labelled.any():
         raise InputError("no row has a label: the model's own score needs labels")
     return labelled
+
+
+def correct_classes(logits_of: Callable[[Batch], Tensor], batch: Batch) -> Float[Tensor, " labelled"]:
+    """Return 1 for each labelled row whose class has the largest logit, 0 for the others."""
+    rows = batch[_require_any(batch.target != NO_LABEL)]
+    return (logits_of(rows).argmax(dim=-1) == rows.target).float()

@@ -17,7 +17,7 @@ from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks
 from diffmask.datasets.tables import Example, Source
 from diffmask.errors import InputError, InputWarning, TaskError
 from diffmask.explanation.text_units import ReadRow
-from diffmask.tasks.text.encoding import EVIDENCE, TextEncoder, TextEncodingConfig
+from diffmask.tasks.text.encoding import EVIDENCE, TextEncoder, TextEncodingConfig, token_strings
 from diffmask.tasks.text.explain_texts import ExplainsTexts, row_words
 from diffmask.tasks.text.inspection import find_padding, find_partial_forward, find_sites, token_embedding
 from diffmask.tasks.text.pretrained import eager_attention, load_model, max_input_tokens
@@ -209,7 +209,4 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
 
     def describe(self, batch: Batch) -> list[list[str]]:
         """Return the word pieces of each row."""
-        return [
-            self.tokenizer.convert_ids_to_tokens(row[real].tolist())
-            for row, real in zip(batch.tokens, batch.present, strict=True)
-        ]
+        return token_strings(self.tokenizer, batch)
