@@ -161,6 +161,42 @@ def test_a_shared_prefix_gives_the_answers_of_whole_passes(kind: str) -> None:
         torch.testing.assert_close(shared.base_dist.logits[row], alone.base_dist.logits[0], **CLOSE)
 
 
+def test_gradients_that_would_not_fit_into_memory_are_refused_before_they_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from diffmask.tasks.generation import gradient_memory
+
+    task = task_of()
+    batch = task.data["train"]
+    monkeypatch.setattr(gradient_memory, "LONG_PROMPT", 8)
+    monkeypatch.setattr(gradient_memory, "free_memory", lambda device: 10**4)
+    with pytest.raises(InputError, match=r"keep about .* GB of states, .* without gradients"):
+        dm.Gradient().fit(task)(batch)
+    assert dm.LeaveOneOut().fit(task)(batch).scores.isfinite().all()
+    monkeypatch.setattr(gradient_memory, "free_memory", lambda device: 10**9)
+    assert dm.Gradient().fit(task)(batch).scores.isfinite().all()
+
+
+def test_the_bytes_of_a_backward_pass_are_those_of_the_states_that_it_keeps() -> None:
+    from diffmask.tasks.generation.gradient_memory import bytes_per_token
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Tanh(), torch.nn.Tanh())
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.table = model, torch.nn.Embedding(5, 4)
+
+        def get_input_embeddings(self) -> torch.nn.Embedding:
+            return self.table
+
+        def forward(self, inputs_embeds: torch.Tensor, use_cache: bool) -> torch.Tensor:
+            return self.body(inputs_embeds)
+
+    # Each tanh keeps its output of four floats; the linear layer keeps only its weight, because it is frozen.
+    assert bytes_per_token(Model(), torch.zeros(1, 3, dtype=torch.long)) == 2 * 4 * 4
+
+
 def test_removing_a_part_equals_a_prompt_that_never_had_it() -> None:
     task = task_of(erasing="remove")
     prompt = {"documents": ["ann is a baker. bob is a pilot."], "question": "what?", "response": "a pilot."}
@@ -242,10 +278,8 @@ METHODS: list[dm.Method] = [
 ]
 
 
-@each_family
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_methods_score_batches_like_single_rows_and_leave_the_model_alone(kind: str, method: dm.Method) -> None:
-    task = task_of(kind)
+def check_contract(task: TextGeneration, method: dm.Method) -> None:
+    """Batched rows are single rows, and the model is as it was."""
     before = {name: value.clone() for name, value in task.model.state_dict().items()}
     explainer, batch = method.fit(task, seed=0), task.data["train"]
     together = explainer(batch).scores
@@ -255,6 +289,28 @@ def test_methods_score_batches_like_single_rows_and_leave_the_model_alone(kind: 
         torch.testing.assert_close(together[row : row + 1, : alone.shape[1]], alone, rtol=1e-3, atol=1e-3)
     assert all(torch.equal(value, before[name]) for name, value in task.model.state_dict().items())
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in task.model.modules())
+    assert not task.model.training and task.model.config._attn_implementation == "sdpa"
+
+
+@each_family
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_methods_score_batches_like_single_rows_and_leave_the_model_alone(kind: str, method: dm.Method) -> None:
+    check_contract(task_of(kind), method)
+
+
+LEARNED: list[dm.Method] = [
+    dm.Amortised(mask_pairs=2),
+    dm.DiffMask(steps=4, batch_size=4),
+    dm.SurrogateMask(budget="16 texts", batch_size=4),
+]
+
+
+@each_family
+@pytest.mark.usefixtures("cache")
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+@pytest.mark.parametrize("method", LEARNED, ids=lambda method: method.name)
+def test_learned_methods_do_so_too(kind: str, method: dm.Method) -> None:
+    check_contract(facts_task(kind), method)
 
 
 def test_leave_one_part_out_is_the_change_of_the_log_odds() -> None:
@@ -383,10 +439,13 @@ def facts_task(kind: str = "llama") -> TextGeneration:
         for place in ("oslo", "lima")
         for job in ("baker", "pilot")
     ]
+    # A shorter response and fewer parts than in the other prompts.
+    prompts.append({"documents": ["bob is a pilot."], "question": "what is bob?", "response": "pilot."})
     encoding = PromptEncodingConfig(max_new_tokens=3)
     return TextGeneration(tiny_language_model(kind), word_tokenizer(), train=prompts, encoding=encoding)
 
 
+@pytest.mark.usefixtures("cache")
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 def test_amortised_weighs_attention_heads_and_explains_in_one_pass() -> None:
     task = facts_task()
@@ -394,7 +453,7 @@ def test_amortised_weighs_attention_heads_and_explains_in_one_pass() -> None:
     again = dm.Amortised(mask_pairs=2).fit(task, seed=0)
     batch = task.data["train"]
     assert torch.equal(explainer(batch).scores, again(batch).scores)
-    assert explainer.diagnostics["heads"]["masked_passes"] == 8 * (2 * 2 + 3)
+    assert explainer.diagnostics["heads"]["masked_passes"] == 8 * (2 * 2 + 3) + 2 * 2 + 1
     explainer.cost.rows = 0
     single = explainer(batch[:1].trim()).scores
     # The prompt and the response are two parts of one pass over the row.
@@ -403,7 +462,8 @@ def test_amortised_weighs_attention_heads_and_explains_in_one_pass() -> None:
 
 
 def test_head_weights_recover_effects_that_are_linear_in_log_attention() -> None:
-    from diffmask.methods.amortised.parts import AblationSamples, choose_penalty, fit_heads
+    from diffmask.methods.amortised.ablations import AblationSamples
+    from diffmask.methods.amortised.parts import choose_penalty, fit_heads
 
     source = torch.manual_seed(0)
     features = torch.randn(40, 4, 6, generator=source)
@@ -475,6 +535,32 @@ def test_documents_of_files_are_read_or_refused(tmp_path: Path) -> None:
         read_documents(tmp_path / "b.csv")
     with pytest.raises(InputError, match="cannot be read"):
         read_messages(tmp_path / "none.json")
+    turn = {"role": "user", "content": "hello"}
+    for content, fields in (([turn], {"messages": [turn]}), ({"messages": [turn], "tools": [{}]}, None)):
+        (tmp_path / "chat.json").write_text(json.dumps(content))
+        assert read_messages(tmp_path / "chat.json") == (fields or content)
+    (tmp_path / "chat.json").write_text('{"turns": []}')
+    with pytest.raises(InputError, match="object with messages"):
+        read_messages(tmp_path / "chat.json")
+
+
+def test_a_verified_set_takes_no_more_passes_than_allowed() -> None:
+    found = explanation()
+    for passes in (1, 3):
+        verified = found.verify(0.5, passes=passes).verified
+        assert verified is not None and verified and verified.passes <= passes
+    with pytest.raises(InputError, match="at least 1 pass"):
+        found.verify(passes=0)
+
+
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_a_second_fit_runs_only_prompts_that_the_first_did_not(cache: Path) -> None:
+    task = facts_task()
+    first = dm.Amortised(mask_pairs=2).fit(task.subset("train", torch.arange(5)), seed=0)
+    stored = {folder.name for folder in (cache / "ablations").iterdir()}
+    whole = dm.Amortised(mask_pairs=2).fit(task, seed=0)
+    assert len(stored) == 5 and stored < {folder.name for folder in (cache / "ablations").iterdir()}
+    assert whole.cost.rows < first.cost.rows + 9 * 2 + 4 * 7
 
 
 def test_a_response_without_room_for_a_token_is_refused() -> None:

@@ -16,7 +16,8 @@ def needs(
     ] = None,
     question: Annotated[str, typer.Option(help="Question about the documents; it is never erased.")] = "",
     messages: Annotated[
-        Path | None, typer.Option(help="JSON file with a list of chat messages, instead of documents.")
+        Path | None,
+        typer.Option(help="JSON file with chat messages, or messages and tools, instead of documents."),
     ] = None,
     response: Annotated[
         str | None, typer.Option(help="Response to explain; by default the model's own greedy one.")
@@ -27,6 +28,7 @@ def needs(
         str, typer.Option(help="Method that orders the parts; one that needs no fit, such as gradient.")
     ] = "leave-one-out",
     margin: Annotated[float, typer.Option(min=0, help="Largest divergence, in nats per response token.")] = 0.1,
+    passes: Annotated[int, typer.Option(min=1, help="Largest number of masked copies of the prompt to verify.")] = 64,
     text_column: Annotated[str, typer.Option(help="Column of the documents.")] = "text",
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest length of a generated response.")] = 32,
     out: Annotated[Path | None, typer.Option(help="JSON file to write, with character spans.")] = None,
@@ -50,11 +52,11 @@ def needs(
     if documents is not None:
         prompt |= {"documents": read_documents(documents, text_column), "question": question}
     elif messages is not None:
-        prompt["messages"] = read_messages(messages)
+        prompt |= read_messages(messages)
     configure_logging(quiet=True)
     choices: dict[str, Any] = {"unit": unit, "erasing": erasing, "max_new_tokens": max_new_tokens}
     task = TextGeneration(model, encoding=PromptEncodingConfig(**choices))
-    explanation = parse("method", method, "--method").fit(task)(prompt, verify=False).verify(margin)
+    explanation = parse("method", method, "--method").fit(task)(prompt, verify=False).verify(margin, passes=passes)
     explanation.show()
     print(explanation.without_the_rest())
     if out is not None:

@@ -149,6 +149,18 @@ def release_free_memory() -> None:
         getattr(CDLL(None), "malloc_trim", lambda _: None)(0)
 
 
+def free_memory(device: torch.device) -> int | None:
+    """Return the bytes that a process can still take on a device; None where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        status = Path("/proc/meminfo").read_text()
+    except OSError:
+        return None
+    match = re.search(r"MemAvailable:\s+(\d+) kB", status)
+    return int(match.group(1)) * 1024 if match else None
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error reports that memory ran out, on any device.
 

@@ -155,12 +155,15 @@ def _cell(row: Any, column: str, path: Path, number: int) -> str:
     return text
 
 
-def read_messages(path: Path) -> list[dict[str, Any]]:
-    """Return the chat messages of a JSON file."""
+def read_messages(path: Path) -> dict[str, Any]:
+    """Return the chat messages of a JSON file, and the tools of a request `{"messages": [...], "tools": [...]}`."""
     try:
-        messages = json.loads(path.read_text(encoding="utf-8"))
+        request = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"--messages {path} cannot be read as JSON: {error}") from error
-    if not isinstance(messages, list) or not messages:
-        raise InputError(f"--messages {path} is not a list of chat messages")
-    return messages
+    fields = request if isinstance(request, dict) else {"messages": request}
+    if not isinstance(fields.get("messages"), list) or not fields["messages"]:
+        raise InputError(
+            f"--messages {path} is neither a list of chat messages nor an object with messages and, if any, tools"
+        )
+    return {name: fields[name] for name in ("messages", "tools") if fields.get(name)}

@@ -9,6 +9,9 @@ from typing import Any
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import Span
 
+MOST_PASSES = 64
+"""Masked copies of a prompt that one verified set may take."""
+
 
 @dataclass(frozen=True)
 class PromptPart:
@@ -101,7 +104,7 @@ class ResponseExplanation:
     regenerate: Callable[[tuple[bool, ...]], Regenerated] = field(compare=False)
     measure_links: Callable[[], PartTable] = field(compare=False)
     measure_layers: Callable[[], tuple[tuple[str, ...], PartTable]] = field(compare=False)
-    verifier: Callable[[float, bool], NeededParts] = field(compare=False)
+    verifier: Callable[[float, bool, int], NeededParts] = field(compare=False)
 
     def __repr__(self) -> str:
         best = sorted(zip(self.scores, self.parts, strict=True), key=lambda pair: -pair[0])[:2]
@@ -114,12 +117,17 @@ class ResponseExplanation:
             raise InputError("this explanation was not verified; call .verify(), or explain with verify=True")
         return tuple(part for part, kept in zip(self.parts, self.verified.kept, strict=True) if kept)
 
-    def verify(self, margin: float = 0.1, *, same_response: bool = True) -> "ResponseExplanation":
+    def verify(
+        self, margin: float = 0.1, *, same_response: bool = True, passes: int = MOST_PASSES
+    ) -> "ResponseExplanation":
         """Return this explanation with a verified set at another margin, in nats per response token.
 
-        `same_response=False` bounds the divergence only, and reports whether the greedy response is the same.
+        `same_response=False` bounds the divergence only, and reports whether the greedy response is the same. `passes`
+        limits the masked copies of the prompt: with few, the set holds but a smaller one may exist.
         """
-        return replace(self, verified=self.verifier(margin, same_response))
+        if passes < 1:
+            raise InputError(f"a set is verified with at least 1 pass; found passes={passes}")
+        return replace(self, verified=self.verifier(margin, same_response, passes))
 
     @cached_property
     def links(self) -> PartTable:

@@ -10,26 +10,25 @@ import warnings
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from diffmask.core.batch import Attribution, Batch, map_by_length
-from diffmask.core.capabilities import ErasesUnits, HasAttention, explained_outcome, require
+from diffmask.core.batch import Attribution, Batch
+from diffmask.core.capabilities import ErasesUnits, HasAttention, require
 from diffmask.core.explainer import Explainer
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.core.units import spread_unit_scores
 from diffmask.errors import FitWarning, InputError
-from diffmask.methods.unit_ablation import ablated_scores
+from diffmask.methods.amortised.ablations import AblationSamples, Features, copies_per_prompt, sample_ablations
+from diffmask.methods.amortised.objectives import teacher_store
 
 LEAST_ATTENTION = 1e-6
 """Attention below this counts as this much: its logarithm is a feature."""
+MOST_COPIES = 5000
+"""Masked copies of prompts that a fit takes, at most; further training prompts are left out."""
 PENALTIES = tuple(10.0**power for power in range(-1, 6))
 """Ridge penalties that are tried on held-out prompts."""
-TOKENS_AT_ONCE = 4096
-"""Tokens per forward pass, padding included."""
-
-Features = Float[Tensor, "row unit feature"]
 
 
 def part_features(task: Task, batch: Batch) -> Features:
@@ -39,72 +38,12 @@ def part_features(task: Task, batch: Batch) -> Features:
     """
     weights = require(task, HasAttention, "amortised").attentions(batch)
     numbers = require(task, ErasesUnits, "amortised").unit_numbers(batch)
-    received = weights.mean(dim=3).flatten(1, 2)
+    scored = batch.inputs["scored"].sum(dim=1).clamp(min=1).view(-1, 1, 1, 1)
+    received = (weights.sum(dim=3) / scored).flatten(1, 2)
     units = torch.arange(1, int(numbers.max()) + 1, device=numbers.device)
     member = (numbers[:, None] == units[:, None]).to(received)
     summed = torch.einsum("rht,rut->ruh", received, member)
     return summed.clamp(min=LEAST_ATTENTION).log() * member.any(dim=2, keepdim=True)
-
-
-@dataclass(frozen=True)
-class AblationSamples:
-    """Features of training prompts, and the values of masked copies of them."""
-
-    features: Features
-    rows: Int[Tensor, " copy"]
-    kept: Bool[Tensor, "copy unit"]
-    values: Float[Tensor, " copy"]
-
-    def select(self, prompts: Bool[Tensor, " row"]) -> "AblationSamples":
-        """Return the copies of some prompts; rows keep their numbers."""
-        chosen = prompts[self.rows]
-        return AblationSamples(self.features, self.rows[chosen], self.kept[chosen], self.values[chosen])
-
-    def sums(self, scores: Float[Tensor, "row unit *feature"]) -> Float[Tensor, "copy *feature"]:
-        """Return the sum over the kept units of each copy."""
-        picked = scores[self.rows]
-        mask = self.kept.view(*self.kept.shape, *[1] * (picked.ndim - 2)).to(picked)
-        return (picked * mask).sum(dim=1)
-
-    def centred(self, values: Float[Tensor, "copy *feature"]) -> Float[Tensor, "copy *feature"]:
-        """Subtract the mean over the copies of each prompt: a prompt's level is not explained."""
-        prompts = len(self.features)
-        index = self.rows.view(-1, *[1] * (values.ndim - 1)).expand_as(values)
-        total = values.new_zeros(prompts, *values.shape[1:]).scatter_add(0, index, values)
-        count = torch.bincount(self.rows, minlength=prompts).clamp(min=1).view(-1, *[1] * (values.ndim - 1))
-        return values - (total / count)[self.rows]
-
-    def correlations(self, scores: Float[Tensor, "row unit"]) -> Float[Tensor, " prompt"]:
-        """Return for each prompt the correlation of its values with the sums of its scores."""
-        predicted, observed = self.centred(self.sums(scores)), self.centred(self.values)
-        result = []
-        for row in self.rows.unique().tolist():
-            first, second = predicted[self.rows == row], observed[self.rows == row]
-            result.append((first @ second) / (first.norm() * second.norm()).clamp(min=1e-9))
-        return torch.stack(result)
-
-
-@torch.no_grad()
-def sample_ablations(task: Task, batch: Batch, pairs: int, source: torch.Generator) -> AblationSamples:
-    """Measure pairs of complementary random masks of every prompt, and each prompt without each one of its units."""
-    numbers = require(task, ErasesUnits, "amortised").unit_numbers(batch)
-    counts = numbers.amax(dim=1).tolist()
-    widest, rows, masks = max(counts), [], []
-    for row, count in enumerate(counts):
-        half = torch.rand(pairs, widest, generator=source) < 0.5
-        singles = ~torch.eye(widest, dtype=torch.bool)[: min(count, 2 * pairs)]
-        sets = torch.cat([half, ~half, singles]) & (torch.arange(widest) < count)
-        rows += [row] * len(sets)
-        masks.append(sets)
-    index, kept = torch.tensor(rows, device=numbers.device), torch.cat(masks).to(numbers.device)
-    at_once = max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])
-    features = map_by_length(lambda some: _padded(part_features(task, some), widest), batch, at_once)
-    target = explained_outcome(task, batch)
-    return AblationSamples(features, index, kept, ablated_scores(task, batch, target, index, kept))
-
-
-def _padded(features: Features, units: int) -> Features:
-    return torch.nn.functional.pad(features, (0, 0, 0, units - features.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -181,9 +120,12 @@ class PartAmortisedExplainer(Explainer):
             raise InputError(
                 f"{label}: {len(rows)} training prompts are too few; give the task train=[...], at least 4"
             )
-        source = generator(seed, "amortised parts")
-        samples = sample_ablations(self.task, rows, pairs, source)
-        penalty, correlation = choose_penalty(samples, source)
+        units = int(require(self.task, ErasesUnits, label).unit_numbers(rows).max())
+        rows = rows.spread(min(len(rows), max(4, MOST_COPIES // copies_per_prompt(units, pairs))))
+        samples = sample_ablations(
+            self.task, rows, lambda some: part_features(self.task, some), pairs, seed, teacher_store()
+        )
+        penalty, correlation = choose_penalty(samples, generator(seed, "amortised parts"))
         heads = fit_heads(samples, penalty)
         for name in ("mean", "deviation", "weight"):
             getattr(self, name).copy_(getattr(heads, name))

@@ -17,7 +17,7 @@ from diffmask.core.units import unit_columns, unit_scores
 from diffmask.core.verification.masks import MaskedTexts, TextUnits, run_searches, select_rows
 from diffmask.core.verification.search import Kept, Measurement, SearchConfig, SearchResult, search_minimal_set
 from diffmask.errors import InputError
-from diffmask.explanation.response import NeededParts, PartTable, Regenerated, ResponseExplanation
+from diffmask.explanation.response import MOST_PASSES, NeededParts, PartTable, Regenerated, ResponseExplanation
 from diffmask.tasks.generation.prompt_encoding import PART, SCORED, ResponseRow
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ PROMPTS_AT_ONCE = 8
 TOKENS_AT_ONCE = 4096
 """Tokens per forward pass of masked copies, padding included."""
 LAYERS_SHOWN = 8
-SEARCH = SearchConfig(restarts=0, most_rows=64)
+SEARCH = SearchConfig(restarts=0, most_rows=MOST_PASSES)
 """Parts are few, and a pass of a language model is expensive: one round of proposals and removals."""
 
 
@@ -84,7 +84,9 @@ def _explanation(
         regenerate=copies.regenerate,
         measure_links=copies.links,
         measure_layers=copies.layers,
-        verifier=lambda margin, same: needed_parts(task, copies.batch, scores[None], margin, same_response=same)[0],
+        verifier=lambda margin, same, passes: needed_parts(
+            task, copies.batch, scores[None], margin, same_response=same, search=replace(SEARCH, most_rows=passes)
+        )[0],
     )
 
 

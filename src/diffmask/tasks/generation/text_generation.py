@@ -22,6 +22,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.generation.decoding import Ids, decode_greedily
+from diffmask.tasks.generation.gradient_memory import require_gradient_memory
 from diffmask.tasks.generation.language_models import end_tokens, load_language_model
 from diffmask.tasks.generation.prompt import Prompt, is_chat, read_prompt, render
 from diffmask.tasks.generation.prompt_encoding import (
@@ -249,6 +250,8 @@ class TextGeneration(Task, RowText):
 
     def predict(self, batch: Batch, edits: Mapping[str, Edit] | None = None) -> Distribution:
         """Run the model with some sites edited; without edits, a prefix that all rows share is computed once."""
+        if torch.is_grad_enabled():
+            require_gradient_memory(self.model, batch.tokens)
         if edits or torch.is_grad_enabled() or len(batch) == 1:
             return super().predict(batch, edits)
         require_tokens(batch)

@@ -1,0 +1,205 @@
+"""Compute every figure of the comparison from the stored values of a model's answers to subsets of facts."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import diffmask as dm
+from diffmask.core.training import generator
+from diffmask.core.verification.masks import run_searches
+from diffmask.core.verification.search import Kept, Measurement, SearchConfig, search_minimal_set
+from diffmask.methods.amortised.ablations import AblationSamples
+from diffmask.methods.amortised.parts import choose_penalty, fit_heads
+from diffmask.metrics.ranks import rank_correlation
+from diffmask.results.intervals import bca_interval
+from language_models.measure import FACTS, SUBSETS
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The stored values of all prompts of one model."""
+
+    rows: list[dict[str, Tensor]]
+    asked: int
+
+    @staticmethod
+    def read(folder: Path) -> "Prompts":
+        """Read the files of `collect`."""
+        files = sorted(folder.glob("*.safetensors"))
+        return Prompts([load_file(file) for file in files], len(files) + len(list(folder.glob("*.wrong"))))
+
+    @property
+    def complete(self) -> "list[int]":
+        """Numbers of the prompts with a value for every subset."""
+        return [number for number, row in enumerate(self.rows) if bool(row["log_odds"].isfinite().all())]
+
+    def scores(self, method: str) -> Tensor:
+        """Return the scores of a method, one row per prompt and one column per fact; NaN where a value is missing."""
+        return torch.stack([SCORES[method](row) for row in self.rows])
+
+    def amortised(self, masks: int = 8, folds: int = 5) -> Tensor:
+        """Return scores of Amortised, each fitted on the prompts of the other folds."""
+        features = torch.stack([row["features"] for row in self.rows])
+        source = generator(0, "masks of the benchmark")
+        rows, kept, values = [], [], []
+        for index, row in enumerate(self.rows):
+            chosen = [2**FACTS - 1 - 2**unit for unit in range(FACTS)]
+            half = torch.randint(0, 2**FACTS, (masks // 2,), generator=source).tolist()
+            chosen += [0, 2**FACTS - 1, *half, *(2**FACTS - 1 - subset for subset in half)]
+            chosen = [subset for subset in chosen if row["log_odds"][subset].isfinite()]
+            rows += [index] * len(chosen)
+            kept.append(SUBSETS[chosen])
+            values.append(row["log_odds"][chosen])
+        samples = AblationSamples(features, torch.tensor(rows), torch.cat(kept), torch.cat(values))
+        fold = torch.arange(len(self.rows)) % folds
+        scores = torch.zeros(len(self.rows), FACTS)
+        for number in range(folds):
+            training = samples.select(fold != number)
+            numbers = torch.arange(len(self.rows))[fold != number]
+            compact = AblationSamples(
+                features[numbers], torch.searchsorted(numbers, training.rows), training.kept, training.values
+            )
+            penalty, _ = choose_penalty(compact, generator(number, "penalty of the benchmark"))
+            scores[fold == number] = fit_heads(compact, penalty).scores(features[fold == number])
+        return scores
+
+
+def _leave_one_out(row: dict[str, Tensor]) -> Tensor:
+    whole = 2**FACTS - 1
+    return torch.stack([row["log_odds"][whole] - row["log_odds"][whole - 2**unit] for unit in range(FACTS)])
+
+
+def _context_cite(ablations: int) -> Callable[[dict[str, Tensor]], Tensor]:
+    method = dm.ContextCite(ablations=ablations)
+
+    def scores(row: dict[str, Tensor]) -> Tensor:
+        kept = method.choose(FACTS, generator(int(row["numbers"].sum()), f"context-cite {float(row['log_odds'][0])}"))
+        values = row["log_odds"][kept.long() @ 2 ** torch.arange(FACTS)]
+        if not bool(values.isfinite().all()):
+            return torch.full((FACTS,), torch.nan)
+        solved = method.solve(kept.double().numpy(), values.double().numpy(), 0.0, int(row["events"]))
+        return torch.from_numpy(solved).float()
+
+    return scores
+
+
+def _of_tokens(name: str, reduce: str) -> Callable[[dict[str, Tensor]], Tensor]:
+    def scores(row: dict[str, Tensor]) -> Tensor:
+        empty = torch.zeros(FACTS + 1)
+        return empty.scatter_reduce(0, row["numbers"], row[name], reduce, include_self=False)[1:]
+
+    return scores
+
+
+SCORES: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
+    "leave-one-out": _leave_one_out,
+    "context-cite-32": _context_cite(32),
+    "context-cite-64": _context_cite(64),
+    **{
+        f"{name} ({reduce})": _of_tokens(name, reduce)
+        for name in ("gradient", "attention", "input-x-gradient")
+        for reduce in ("amax", "mean", "sum")
+    },
+    "random": lambda row: torch.rand(FACTS, generator=generator(int(row["evidence"]), str(float(row["log_odds"][0])))),
+}
+
+
+def lds(scores: Tensor, row: dict[str, Tensor], ablations: int = 64) -> float:
+    """Rank correlation of predicted and measured log-odds over random ablations (Park et al. 2023)."""
+    subsets = torch.randint(0, 2**FACTS, (ablations,), generator=generator(int(row["evidence"]), "lds"))
+    predicted = SUBSETS[subsets].float() @ scores
+    everything = torch.ones(1, ablations, dtype=torch.bool)
+    return float(rank_correlation(predicted[None], row["log_odds"][subsets][None], everything)[0])
+
+
+def needed(
+    scores: Tensor, row: dict[str, Tensor], margin: float, config: SearchConfig
+) -> tuple[int, int, float, bool, bool]:
+    """Return the verified subset, its passes, the share of tokens erased, whether it holds, and the same response."""
+    events = int(row["events"])
+
+    def measured(subset: int) -> Measurement:
+        return Measurement(float(row["kl"][subset]) * events, True, float(row["log_odds"][subset]))
+
+    def number(kept: Kept) -> int:
+        return sum(2**unit for unit in kept)
+
+    order = scores.argsort(descending=True).tolist()
+    search = search_minimal_set(order, measured(2**FACTS - 1), margin * events, config)
+    result = run_searches([search], lambda items: [measured(number(kept)) for _, kept in items])[0]
+    subset = number(result.kept)
+    erased = 1 - float((SUBSETS[subset] * row["tokens"]).sum() / row["tokens"].sum())
+    return subset, result.sets, erased, bool(row["kl"][subset] <= margin), bool(row["same"][subset])
+
+
+def greedy(row: dict[str, Tensor], margin: float) -> float:
+    """Return the share of tokens that greedy backward search erases: n^2 / 2 passes."""
+    kept = 2**FACTS - 1
+    while True:
+        options = [kept - 2**unit for unit in range(FACTS) if kept >> unit & 1]
+        options = [subset for subset in options if float(row["kl"][subset]) <= margin]
+        if not options:
+            return 1 - float((SUBSETS[kept] * row["tokens"]).sum() / row["tokens"].sum())
+        kept = min(options, key=lambda subset: float(row["kl"][subset]))
+
+
+def _mean(values: list[float]) -> str:
+    interval = bca_interval(values)
+    return f"{interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def report(folder: Path) -> None:
+    """Print the table of one model."""
+    prompts = Prompts.read(folder)
+    if len(prompts.rows) < 10:
+        sys.exit(f"{folder} has {len(prompts.rows)} prompts; collect at least 10")
+    print(
+        f"\n{folder.name}: {len(prompts.rows)} of {prompts.asked} prompts answered "
+        f"({len(prompts.rows) / prompts.asked:.0%})"
+    )
+    complete = [prompts.rows[number] for number in prompts.complete]
+    alone = [float(row["kl"][2 ** int(row["evidence"])]) for row in complete]
+    none = [float(row["kl"][0]) for row in prompts.rows]
+    same = [float(row["same"][2 ** int(row["evidence"])]) for row in complete]
+    print(
+        f"KL without facts {np.mean(none):.2f}; {len(complete)} prompts run on every subset: "
+        f"KL with only the planted fact {np.mean(alone):.2f}, then the same response {np.mean(same):.2f}"
+    )
+    scores = {**{name: prompts.scores(name) for name in SCORES}, "amortised": prompts.amortised()}
+    print(f"{'method':28} {'planted first':24} {'n':4} {'LDS':24} {'correlation with leave-one-out'}")
+    for name, found in scores.items():
+        known = [number for number in range(len(found)) if bool(found[number].isfinite().all())]
+        first = [float(int(found[number].argmax()) == int(prompts.rows[number]["evidence"])) for number in known]
+        ranks = [lds(found[number], prompts.rows[number]) for number in prompts.complete]
+        pairs = [(found[number].numpy(), scores["leave-one-out"][number].numpy()) for number in known]
+        together = np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])
+        print(f"{name:28} {_mean(first):24} {len(known):4} {_mean(ranks):24} {together:.2f}")
+    for margin in (0.1, 0.5):
+        for label, config in CONFIGS.items():
+            print(f"margin {margin}, {label}: {_needed_sets(prompts, scores['amortised'], margin, config)}")
+    seconds = torch.stack([row["seconds"] for row in complete]).mean(dim=0)
+    print(f"CPU seconds per prompt: 64 subsets and gradients {seconds[0]:.1f}, attention pass {seconds[1]:.2f}")
+
+
+def _needed_sets(prompts: Prompts, scores: Tensor, margin: float, config: SearchConfig) -> str:
+    best = np.mean([greedy(prompts.rows[number], margin) for number in prompts.complete])
+    sets = [needed(scores[number], prompts.rows[number], margin, config) for number in prompts.complete]
+    _, passes, erased, holds, identical = (np.array(column, dtype=float) for column in zip(*sets, strict=True))
+    ratio = erased.mean() / max(best, 1e-9)
+    return (
+        f"within {holds.mean():.0%}, erased {erased.mean():.3f} (greedy {best:.3f}, ratio {ratio:.2f}), "
+        f"identical {identical.mean():.2f}, passes {passes.mean():.1f} (at most {passes.max():.0f})"
+    )
+
+
+CONFIGS = {
+    "default": SearchConfig(restarts=0, most_rows=64),
+    "at most 8 passes": SearchConfig(restarts=0, most_rows=8),
+    "prefixes 1, 3, then between": SearchConfig(prefixes=((1, 3),), restarts=0, most_rows=8),
+}
