@@ -45,6 +45,17 @@ class HasAttention(Protocol):
 
 
 @runtime_checkable
+class HasAnswerTokens(Protocol):
+    """A task whose answer is read at some of the tokens: the ends of a span, the words of an entity, a blank."""
+
+    answer_tokens_given: ClassVar[bool]
+    """Whether these tokens are given with the input; otherwise the model predicts them."""
+
+    def answer_tokens(self, batch: Batch, answer: Distribution) -> Float[Tensor, "row token"]:
+        """Return the weight of each token in the answer; the weights of a row sum to 1."""
+
+
+@runtime_checkable
 class ErasesUnits(Protocol):
     """A task whose tokens are erased in groups, in the task's own way, such as the passages of a prompt."""
 

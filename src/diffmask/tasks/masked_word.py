@@ -35,6 +35,7 @@ class MaskedWord(TextTask):
     input_fields: ClassVar[tuple[str, ...]] = ("text",)
     own_inputs: ClassVar[frozenset[str]] = TextTask.own_inputs | {BLANK_INPUT}
     placeholder: ClassVar[Any] = f"{BLANK} ."
+    answer_tokens_given: ClassVar[bool] = True
 
     def read_config(self, config: Any) -> None:
         """Require a mask token."""
@@ -88,6 +89,10 @@ class MaskedWord(TextTask):
         values = self.padding.tokens_from_model(self.model(**self.model_inputs(batch)).logits.float(), batch.present)
         column = batch.token_inputs[BLANK_INPUT].argmax(dim=1)
         return self.distribution(values[torch.arange(len(values), device=values.device), column])
+
+    def answer_tokens(self, batch: Batch, answer: Distribution) -> Float[Tensor, "row token"]:
+        """Return 1 for the blank."""
+        return batch.token_inputs[BLANK_INPUT].float()
 
     def distribution(self, values: Float[Tensor, "row token"]) -> Distribution:
         """Return a categorical distribution over the vocabulary."""

@@ -103,6 +103,7 @@ class QuestionAnswering(TextTask):
     input_fields: ClassVar[tuple[str, ...]] = ("question", "context")
     own_inputs: ClassVar[frozenset[str]] = frozenset({EVIDENCE, ANSWERABLE, SENTENCE})
     placeholder: ClassVar[Any] = ("?", ".")
+    answer_tokens_given: ClassVar[bool] = False
 
     @property
     def reading(self) -> QuestionEncodingConfig:
@@ -210,6 +211,12 @@ class QuestionAnswering(TextTask):
         # Tokens that are no answer are collected in one more column, which is then cut off.
         column = torch.where(possible, places[:, None] - 1, self.positions)
         return self.distribution(answer.scatter(2, column, values)[..., :-1])
+
+    def answer_tokens(self, batch: Batch, answer: Distribution) -> Float[Tensor, "row token"]:
+        """Return the probability that a token is the first or the last of the answer, divided by two."""
+        probability = logits(answer).exp().mean(dim=1)
+        places = batch.token_inputs[ANSWERABLE]
+        return probability.gather(1, (places - 1).clamp(min=0)) * (places > 0)
 
     def spans(self, answer: Distribution) -> tuple[Int[Tensor, "row 2"], Float[Tensor, " row"]]:
         """Return the predicted first and last position of each row, and the probability of the span."""

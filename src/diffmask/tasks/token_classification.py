@@ -90,6 +90,7 @@ class TokenClassification(TextTask):
     encoding_class: ClassVar[type[TextEncodingConfig]] = TokenEncodingConfig
     input_fields: ClassVar[tuple[str, ...]] = ("text",)
     own_inputs: ClassVar[frozenset[str]] = TextTask.own_inputs | {SPAN, TAGS}
+    answer_tokens_given: ClassVar[bool] = True
 
     @property
     def unit(self) -> str:
@@ -237,6 +238,11 @@ class TokenClassification(TextTask):
         marked = (batch.token_inputs[SPAN] > 0) & batch.present
         mean = (by_kind * marked[..., None]).sum(dim=1) / marked.sum(dim=1, keepdim=True).clamp(min=1)
         return self.distribution(mean)
+
+    def answer_tokens(self, batch: Batch, answer: Distribution) -> Float[Tensor, "row token"]:
+        """Return equal weights of the first pieces of the explained words."""
+        marked = ((batch.token_inputs[SPAN] > 0) & batch.present).float()
+        return marked / marked.sum(dim=1, keepdim=True).clamp(min=1)
 
     def distribution(self, values: Float[Tensor, "row kind"]) -> Distribution:
         """Return a categorical distribution over types."""

@@ -25,6 +25,8 @@ MaskKind = Literal["inputs", "states"]
 
 STATISTICS_ROWS = 768
 """Training rows from which the mean and deviation of each site's states are estimated."""
+STATISTICS_TOKENS = 40_000
+"""Tokens of these rows, at most: the states of all sites are in memory at once, and texts may be long."""
 LENGTH_POOL = 8
 """Minibatches that are sorted by length together, which saves padding."""
 
@@ -102,6 +104,13 @@ class SiteMaskMethod(MaskMethod, ABC):
         first = self.first_site_margin_share if self.mask == "inputs" else 1.0
         exponents = torch.linspace(1, 0, len(sites)).tolist() if len(sites) > 1 else [0.0]
         return {site: self.margin * first**exponent for site, exponent in zip(sites, exponents, strict=True)}
+
+
+def statistics_rows(task: Task) -> Batch:
+    """Return the training rows from which statistics are estimated, evenly spaced."""
+    rows = task.data["train"].spread(STATISTICS_ROWS)
+    mean_length = max(1, int(rows.present.sum()) // len(rows))
+    return rows.spread(max(1, STATISTICS_TOKENS // mean_length))
 
 
 def binarize(keep_probability: Float[Tensor, "*row token"]) -> Float[Tensor, "*row token"]:

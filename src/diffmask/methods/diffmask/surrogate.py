@@ -20,14 +20,7 @@ from torch.nn.functional import softsign
 
 from diffmask.core.baseline_states import trace_statistics
 from diffmask.core.batch import Attribution
-from diffmask.core.distributions import (
-    FlatLogits,
-    coarse_outcome,
-    flat_logits,
-    log_odds_gradient,
-    predicted_outcome,
-    probabilities_to_logits,
-)
+from diffmask.core.distributions import FlatLogits, flat_logits, probabilities_to_logits
 from diffmask.core.explainer import ForwardTrace, States, iter_traces
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded, split_held_out
@@ -36,13 +29,14 @@ from diffmask.errors import ConfigError
 from diffmask.methods.amortised.amortised import query_by_length
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
 from diffmask.methods.amortised.network_training import AmortisedTraining, Budget, TrainingSchedule, parse_budget
+from diffmask.methods.diffmask.answer_distance import AnswerDistances, fit_answer_distances, with_distances
 from diffmask.methods.diffmask.base import (
     LENGTH_POOL,
-    STATISTICS_ROWS,
     MaskExplainer,
     MaskKind,
     SiteMaskMethod,
     binarize,
+    statistics_rows,
 )
 from diffmask.methods.diffmask.baseline import initial_baselines, learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
@@ -54,8 +48,8 @@ from diffmask.methods.diffmask.coverage import (
     text_features,
 )
 from diffmask.methods.diffmask.diagnostics import diagnose, report
-from diffmask.methods.diffmask.elimination import greedy_elimination
 from diffmask.methods.diffmask.linear_probe import LinearProbe, fit_linear_probes
+from diffmask.methods.diffmask.surrogate_target import surrogate_target
 from diffmask.methods.diffmask.surrogate_training import MaskedCopies
 
 KEEP_ALL = -1.0
@@ -140,10 +134,15 @@ class SurrogateMask(SiteMaskMethod):
     def build(self, task: Task, seed: int) -> "SurrogateMaskExplainer":
         """Allocate networks that score every token 0, with thresholds that keep all tokens."""
         sites = self.sites_of(task)
-        traces = list(iter_traces(task, task.data["train"].spread(STATISTICS_ROWS)))
+        traces = list(iter_traces(task, statistics_rows(task)))
         inputs = {site: self.sites_read_at(task.sites, site) for site in sites}
+        # A site whose network reads the last states may know the answer, which is computed from them.
+        informed = [site for site in sites if task.sites[-1] in inputs[site]]
+        distances = fit_answer_distances(task, traces, sites, informed)
+        traces = [with_distances(trace, distances) for trace in traces]
+        inputs = {site: (*distances.names(site), *read) for site, read in inputs.items()}
         statistics = trace_statistics(traces, {task.sites[0], *sites}.union(*inputs.values()))
-        features = flat_logits(traces[0].coarse_answer).shape[1]
+        features = surrogate_target(traces[0].answer).outputs(traces[0].coarse_answer)
         with seeded(seed, "diffmask"):
             networks = {
                 site: AttributionNetwork({name: statistics[name] for name in inputs[site]}, features, self.probe_width)
@@ -151,7 +150,7 @@ class SurrogateMask(SiteMaskMethod):
             }
             baselines = initial_baselines(self, task, sites, statistics)
         probes = fit_linear_probes(traces, sites)
-        return SurrogateMaskExplainer(task, self.mask, LayerwiseAttributor(networks), probes, baselines)
+        return SurrogateMaskExplainer(task, self.mask, LayerwiseAttributor(networks), probes, distances, baselines)
 
     def train(self, explainer: "SurrogateMaskExplainer", task: Task, seed: int) -> None:
         """Train the surrogate on masked copies, calibrate the hard masks on held-out rows, diagnose them on others."""
@@ -240,10 +239,12 @@ class SurrogateMaskExplainer(MaskExplainer):
         mask: MaskKind,
         attributor: LayerwiseAttributor,
         linear_probes: dict[str, LinearProbe],
+        distances: AnswerDistances,
         baselines: dict[str, nn.Parameter],
     ) -> None:
         super().__init__(task, mask, attributor.sites, baselines)
         self.attributor = attributor
+        self.distances = distances
         self.linear_probes = nn.ModuleList(linear_probes.values())
         thresholds = torch.full((len(attributor.sites),), KEEP_ALL)
         self.register_buffer("thresholds", thresholds.to(linear_probes[attributor.sites[0]].bias))
@@ -262,10 +263,7 @@ class SurrogateMaskExplainer(MaskExplainer):
         contributions = self.token_contributions(trace, self.sites)
         keep = self._votes(trace, self.sites, contributions).cummin(dim=1).values
         mean = contributions[-math.ceil(len(self.sites) / SCORING_SITES) :].mean(dim=0)
-        answer = trace.coarse_answer
-        all_erased = flat_logits(answer) - (mean * trace.rows.maskable[..., None]).sum(dim=1)
-        towards = log_odds_gradient(answer, all_erased, coarse_outcome(predicted_outcome(trace.answer), trace.answer))
-        lead = (mean * towards[:, None]).sum(dim=-1)
+        lead = surrogate_target(trace.answer).contribution(trace, mean)
         return Attribution((binarize(keep[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2, keep, self.sites)
 
     def keep_probability(self, trace: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
@@ -293,14 +291,15 @@ class SurrogateMaskExplainer(MaskExplainer):
         self, trace: ForwardTrace, sites: tuple[str, ...]
     ) -> Float[Tensor, "site row token feature"]:
         """Predict the change in the logits when each token is erased, one prediction per site."""
-        return self.attributor(trace.states, trace.rows.present, sites)
+        return self.attributor(self.distances.states(trace), trace.rows.present, sites)
 
     def _elimination_costs(
         self, trace: ForwardTrace, sites: tuple[str, ...], contributions: Float[Tensor, "site row token feature"]
     ) -> Float[Tensor, "row site token"]:
         start = torch.cat([self._predicted_logits(trace, site) for site in sites])
         maskable = trace.rows.maskable.repeat(len(sites), 1)
-        costs = greedy_elimination(trace.coarse_answer, start, contributions.flatten(0, 1), maskable)
+        target = surrogate_target(trace.answer)
+        costs = target.elimination_costs(trace.coarse_answer, start, contributions.flatten(0, 1), maskable)
         return costs.unflatten(0, contributions.shape[:2]).transpose(0, 1)
 
     def set_factors(self, site: str, fitted: ConformalThresholds) -> None:

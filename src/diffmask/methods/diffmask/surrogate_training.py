@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import flat_logits
 from diffmask.core.explainer import ForwardTrace
 from diffmask.methods.amortised.network import CachedStates, cache_states
 from diffmask.methods.amortised.network_training import Objective
-from diffmask.methods.amortised.objectives import logit_divergence, masked_logits, sample_mask_pairs
+from diffmask.methods.amortised.objectives import masked_logits, sample_mask_pairs
+from diffmask.methods.diffmask.surrogate_target import SurrogateTarget, surrogate_target
 
 if TYPE_CHECKING:
     from diffmask.methods.diffmask.surrogate import LayerwiseAttributor, SurrogateMaskExplainer
@@ -27,6 +27,8 @@ class MaskedCopiesBatch:
     cached: CachedStates
     answer: Distribution
     """Prediction for the unmasked texts, over few classes."""
+    target: SurrogateTarget
+    """Meaning of the networks' outputs for predictions of this kind."""
     maskable: Bool[Tensor, "row token"]
     kept: Mapping[str, Bool[Tensor, "row copy token"]]
     """Tokens kept in each copy, by the masked site."""
@@ -37,6 +39,8 @@ class MaskedCopiesBatch:
 @dataclass(frozen=True)
 class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
     """Additive surrogate f(kept) = f(all) - sum of the erased tokens' contributions, one prediction per site.
+
+    For an answer whose outcomes are positions f is the divergence, and f(all) = 0.
 
     The sum starts from the whole text, as masks do. Started from the empty text it would be least exact where most
     tokens are kept.
@@ -66,19 +70,20 @@ class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
             )
             baseline = self.explainer.baseline(site)
             logits[masked] = masked_logits(self.explainer.task, trace, masked, baseline, kept[masked])
-        cached = cache_states(trace.states, self.explainer.attributor.sites_read, batch.present)
-        return MaskedCopiesBatch(cached, trace.coarse_answer, batch.maskable, kept, logits)
+        target = surrogate_target(trace.answer)
+        states = self.explainer.distances.states(trace)
+        cached = cache_states(states, self.explainer.attributor.sites_read, batch.present)
+        return MaskedCopiesBatch(cached, trace.coarse_answer, target, batch.maskable, kept, logits)
 
     def loss(self, network: "LayerwiseAttributor", batch: MaskedCopiesBatch) -> Float[Tensor, "row copy"]:
-        """Return KL(model's prediction for a masked copy || prediction of a site's contributions), for all sites."""
+        """Return the error of the sum of a site's contributions for each masked copy, for all sites."""
         states, present = batch.cached.restore()
         sites = tuple(site for site in self.explainer.sites if self.explainer.masked_site(site) in batch.masked_logits)
         losses = []
         for site, contributions in zip(sites, network(states, present, sites), strict=True):
             masked = self.explainer.masked_site(site)
             erased = batch.maskable[:, None] & ~batch.kept[masked]
-            predicted = flat_logits(batch.answer)[:, None] - erased.to(contributions) @ contributions
-            losses.append(logit_divergence(batch.answer, batch.masked_logits[masked], predicted))
+            losses.append(batch.target.loss(batch.answer, batch.masked_logits[masked], contributions, erased))
         return torch.cat(losses, dim=1)
 
     def draw_sites(self) -> tuple[str, ...]:
