@@ -3,13 +3,17 @@
     python benchmarks/squad.py --model QA --data squad:FOLDER [--fit 2000] [--texts 200] [--margins 1.0 0.1]
 
 Prints one JSON line per figure. Test questions are spread evenly over the test articles. Fits are seeded with 0;
-`--steps`, `--calibration` and `--sites` make them smaller on a busy machine.
+`--steps`, `--calibration` and `--sites` make them smaller on a busy machine. With `--explainer FOLDER` the fitted
+explainer is saved there, and loaded if it is already there. `--figures` chooses some of model, masks, verified, time
+and evidence.
 """
 
 import argparse
 import json
 import time
 from dataclasses import replace
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import torch
@@ -19,10 +23,11 @@ import diffmask as dm
 from diffmask.core.batch import Batch, iter_by_length
 from diffmask.core.distributions import agreement, concatenate, divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace
+from diffmask.datasets.squad import answer_f1, exact_match
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
 from diffmask.metrics.evidence import top_sentence_probability
 from diffmask.results.intervals import t_interval
-from diffmask.tasks.question_answering import ANSWERABLE, QuestionAnswering
+from diffmask.tasks.question_answering import ANSWERABLE, QUESTION, QuestionAnswering
 from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE
 from diffmask.tasks.text.text_configs import QuestionAnsweringConfig
 
@@ -97,9 +102,6 @@ def answer_tokens(trace: ForwardTrace) -> Tensor:
 
 def f1_of(task: QuestionAnswering, batch: Batch, answer: Any) -> float:
     """Return the mean F1 of given answers."""
-    from diffmask.datasets.squad import answer_f1
-    from diffmask.tasks.question_answering import QUESTION
-
     scores = []
     for number, span in zip(batch.inputs[QUESTION].tolist(), task.spans(answer)[0].tolist(), strict=True):
         example, encoding = task.questions.rows[number]
@@ -149,6 +151,34 @@ def time_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None:
     report("time over a bare pass", n=len(batch), tokens=batch.tokens.shape[1], ratio=spent["explain"] / spent["bare"])
 
 
+def model_figures(task: QuestionAnswering) -> None:
+    """Report exact match and F1 of the model, with the interval of F1 over questions."""
+    answers = [(text, example.label.texts) for example, text in task.answers(task.data["test"])]
+    scores = torch.tensor([answer_f1(text, gold) for text, gold in answers])
+    exact = sum(exact_match(text, gold) for text, gold in answers) / len(answers)
+    report("model", n=len(answers), exact_match=exact, f1=float(scores.mean()), **interval(scores))
+
+
+def fitted(arguments: argparse.Namespace, task: QuestionAnswering) -> Any:
+    """Return the saved explainer, or fit one and save it."""
+    folder = arguments.explainer
+    if folder is not None and folder.is_dir():
+        return dm.load_explainer(folder, task)
+    start, cpu = time.perf_counter(), time.process_time()
+    method = dm.SurrogateMask(
+        margin=arguments.margins[0], steps=arguments.steps, batch_size=arguments.batch_size,
+        sites=tuple(arguments.sites), calibration_rows=arguments.calibration, coverage=None,
+        steps_per_batch=arguments.steps_per_batch,
+    )  # fmt: skip
+    explainer = method.fit(task)
+    report("fit", questions=len(task.data["train"]), steps=arguments.steps, rows_per_step=arguments.batch_size,
+           seconds=time.perf_counter() - start, cpu_seconds=time.process_time() - cpu,
+           peak_megabytes=getrusage(RUSAGE_SELF).ru_maxrss / 1024)  # fmt: skip
+    if folder is not None:
+        explainer.save_pretrained(folder)
+    return explainer
+
+
 def calibrate_again(task: QuestionAnswering, explainer: Any, method: dm.SurrogateMask) -> None:
     """Calibrate the thresholds for another margin; the surrogate does not depend on it."""
     rows = calibration_split(task)[0].spread(method.calibration_rows)
@@ -168,34 +198,34 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--calibration", type=int, default=256)
+    parser.add_argument("--steps-per-batch", type=int, default=4)
     parser.add_argument("--sites", nargs="*", default=[])
+    parser.add_argument("--explainer", type=Path, help="folder of the fitted explainer")
+    parser.add_argument("--figures", nargs="+", default=["model", "masks", "verified", "time", "evidence"])
     arguments = parser.parse_args()
     task = load(arguments)
-    batch = task.data["test"]
-    exact, f1 = task.exact_match_and_f1(batch)
-    report("model", n=len(task.answers(batch)), exact_match=exact, f1=f1)
-    start, cpu = time.perf_counter(), time.process_time()
-    method = dm.SurrogateMask(
-        margin=arguments.margins[0], steps=arguments.steps, batch_size=arguments.batch_size,
-        sites=tuple(arguments.sites), calibration_rows=arguments.calibration, coverage=None,
-    )  # fmt: skip
-    explainer: Any = method.fit(task)
-    report("fit", questions=len(task.data["train"]), steps=arguments.steps, rows_per_step=arguments.batch_size,
-           seconds=time.perf_counter() - start, cpu_seconds=time.process_time() - cpu)  # fmt: skip
+    if "model" in arguments.figures:
+        model_figures(task)
+    explainer = fitted(arguments, task)
     for margin in arguments.margins:
-        if margin != arguments.margins[0]:
-            calibrate_again(task, explainer, replace(method, margin=margin))
-        mask_figures(task, explainer, margin, batch)
-        verified_figures(task, explainer, margin, "test", arguments.verified)
-    time_figures(task, explainer, batch)
-    others = {
-        "integrated-gradients": dm.IntegratedGradients(n_steps=10),
-        "attention": dm.Attention(),
-        "random": dm.Random(),
-    }
-    slow = batch.spread(arguments.slow)
-    evidence_figures(task, {"surrogate-mask": explainer}, batch)
-    evidence_figures(task, {name: method.fit(task) for name, method in others.items()}, slow)
+        if margin != explainer.config.margin:
+            calibrate_again(task, explainer, replace(explainer.config, margin=margin))
+        if "masks" in arguments.figures:
+            mask_figures(task, explainer, margin, task.data["test"])
+        if "verified" in arguments.figures:
+            verified_figures(task, explainer, margin, "test", arguments.verified)
+    if "time" in arguments.figures:
+        time_figures(task, explainer, task.data["test"])
+    if "evidence" in arguments.figures:
+        evidence_figures(task, {"surrogate-mask": explainer}, task.data["test"])
+        others = {
+            "gradient": dm.Gradient(),
+            "integrated-gradients": dm.IntegratedGradients(n_steps=10),
+            "attention": dm.Attention(),
+            "random": dm.Random(),
+        }
+        slow = task.data["test"].spread(arguments.slow)
+        evidence_figures(task, {name: method.fit(task) for name, method in others.items()}, slow)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ thousand texts. There the surrogate predicts the divergence itself, as a sum of 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import singledispatch
 
 import torch
@@ -25,11 +26,16 @@ from diffmask.core.distributions import (
     predicted_outcome,
 )
 from diffmask.core.explainer import ForwardTrace
+from diffmask.core.task import Task
 from diffmask.methods.amortised.objectives import logit_divergence
 from diffmask.methods.diffmask.elimination import TIE_BREAK, greedy_elimination
 
 COST_SHIFT = 4.0
 """Output of an untrained network, below zero: each token of a text then costs about 0.02 nats."""
+
+
+GUIDE_WEIGHT = 0.5
+"""Weight of the gradients in the loss, beside the measured divergences of masked copies."""
 
 
 class SurrogateTarget(ABC):
@@ -58,6 +64,18 @@ class SurrogateTarget(ABC):
         maskable: Bool[Tensor, "row token"],
     ) -> Float[Tensor, "row token"]:
         """Return the predicted divergence, in nats, at the step of an elimination that erases each token."""
+
+    def token_guide(self, task: Task, trace: ForwardTrace) -> Float[Tensor, "row token"] | None:
+        """Return a first estimate of the logarithm of each token's cost, up to a constant per row; None for no guide.
+
+        Masked copies say little about single tokens of a long text: one number for each copy."""
+        return None
+
+    def guide_loss(
+        self, outputs: Float[Tensor, "row token output"], guide: Tensor, maskable: Bool[Tensor, "row token"]
+    ) -> Float[Tensor, " row"]:
+        """Return the distance of the outputs to the guide."""
+        return outputs.new_zeros(len(outputs))
 
     @abstractmethod
     def contribution(
@@ -111,6 +129,20 @@ class DivergenceCosts(SurrogateTarget):
         predicted = (erased.to(outputs) @ self.costs(outputs)[..., None]).squeeze(-1)
         return (measured.clamp(min=0).log1p() - predicted.log1p()).square()
 
+    def token_guide(self, task: Task, trace: ForwardTrace) -> Float[Tensor, "row token"]:
+        """Return 2 log |d log p(prediction) / d embedding|: to second order, a divergence is quadratic in gradients."""
+        outcome = predicted_outcome(trace.answer)
+        gradient = embedding_gradient(task, trace, lambda answer: answer.log_prob(outcome))
+        return 2 * (gradient.norm(dim=-1) + torch.finfo(gradient.dtype).tiny).log()
+
+    def guide_loss(self, outputs: Tensor, guide: Tensor, maskable: Tensor) -> Float[Tensor, " row"]:
+        """Return the variance over a row's tokens of the log cost less its guide, which has no scale of its own."""
+        real = maskable.to(outputs)
+        count = real.sum(dim=1, keepdim=True).clamp(min=1)
+        difference = (outputs.squeeze(-1) - guide.to(outputs)) * real
+        centred = (difference - difference.sum(dim=1, keepdim=True) / count) * real
+        return GUIDE_WEIGHT * centred.square().sum(dim=1) / count.squeeze(1)
+
     def elimination_costs(
         self, answer: Distribution, start: FlatLogits, outputs: Tensor, maskable: Tensor
     ) -> Float[Tensor, "row token"]:
@@ -122,6 +154,17 @@ class DivergenceCosts(SurrogateTarget):
     def contribution(self, trace: ForwardTrace, outputs: Tensor) -> Float[Tensor, "row token"]:
         """Return the cost of each token."""
         return self.costs(outputs)
+
+
+def embedding_gradient(
+    task: Task, trace: ForwardTrace, quantity: Callable[[Distribution], Float[Tensor, " row"]]
+) -> Float[Tensor, "row token width"]:
+    """Return the gradient of a quantity of the answer with respect to the states of the first site."""
+    site = task.sites[0]
+    with torch.enable_grad():
+        state = trace.states[site].detach().clone().requires_grad_(True)
+        answer = task.resume(trace.rows, {site: state}, {site: lambda _: state})
+        return torch.autograd.grad(quantity(answer).sum(), state)[0]
 
 
 @singledispatch

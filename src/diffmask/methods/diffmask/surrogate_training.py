@@ -29,6 +29,8 @@ class MaskedCopiesBatch:
     """Prediction for the unmasked texts, over few classes."""
     target: SurrogateTarget
     """Meaning of the networks' outputs for predictions of this kind."""
+    guide: Float[Tensor, "row token"] | None
+    """First estimate of the log cost of each token, from gradients; None for targets without one."""
     maskable: Bool[Tensor, "row token"]
     kept: Mapping[str, Bool[Tensor, "row copy token"]]
     """Tokens kept in each copy, by the masked site."""
@@ -71,9 +73,10 @@ class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
             baseline = self.explainer.baseline(site)
             logits[masked] = masked_logits(self.explainer.task, trace, masked, baseline, kept[masked])
         target = surrogate_target(trace.answer)
+        guide = target.token_guide(self.explainer.task, trace)
         states = self.explainer.distances.states(trace)
         cached = cache_states(states, self.explainer.attributor.sites_read, batch.present)
-        return MaskedCopiesBatch(cached, trace.coarse_answer, target, batch.maskable, kept, logits)
+        return MaskedCopiesBatch(cached, trace.coarse_answer, target, guide, batch.maskable, kept, logits)
 
     def loss(self, network: "LayerwiseAttributor", batch: MaskedCopiesBatch) -> Float[Tensor, "row copy"]:
         """Return the error of the sum of a site's contributions for each masked copy, for all sites."""
@@ -83,7 +86,10 @@ class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
         for site, contributions in zip(sites, network(states, present, sites), strict=True):
             masked = self.explainer.masked_site(site)
             erased = batch.maskable[:, None] & ~batch.kept[masked]
-            losses.append(batch.target.loss(batch.answer, batch.masked_logits[masked], contributions, erased))
+            loss = batch.target.loss(batch.answer, batch.masked_logits[masked], contributions, erased)
+            if batch.guide is not None:
+                loss = loss + batch.target.guide_loss(contributions, batch.guide, batch.maskable)[:, None]
+            losses.append(loss)
         return torch.cat(losses, dim=1)
 
     def draw_sites(self) -> tuple[str, ...]:
