@@ -1,12 +1,20 @@
 """Figures of the news recommender on generated impressions whose reasons are known.
 
-python benchmarks/recommender.py --out FOLDER [--seeds 0,1,2] [--rows 100]
+python benchmarks/recommender.py --out FOLDER [--seeds 0,1,2] [--rows 100] [--only train,candidates,history,compare]
 
-Models are trained once and kept in FOLDER. Every line says how many rows it was measured on.
+Models are trained once and kept in FOLDER. Figures are written to FOLDER/figures.jsonl once they are measured, and
+a run that was stopped goes on where it was. At the end all figures are printed as means over the titles of all seeds,
+with 95 % intervals, and by seed.
 """
 
 import argparse
+import json
 import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,39 +26,127 @@ from diffmask.core.batch import Attribution, Batch, ranking
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.datasets.mind import Impression
 from diffmask.datasets.mind_generator import CLICK_WORDS, NEUTRAL, POISON_WORDS
+from diffmask.errors import FitWarning
 from diffmask.methods.diffmask.base import MaskExplainer
+from diffmask.metrics.ranks import rank_correlation
+from diffmask.results.intervals import t_interval
 from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms, is_nrms
 from diffmask.tasks.recommender.nrms_training import evaluate
 from diffmask.tasks.recommender.titles import ExplainedCandidate
 
 METHODS: dict[str, Method] = {
-    "DiffMask": dm.DiffMask(steps=256),
+    "DiffMask": dm.DiffMask(margin=0.02, steps=256),
     "SurrogateMask": dm.SurrogateMask(),
     "integrated gradients": dm.IntegratedGradients(n_steps=20),
     "leave-one-out": dm.LeaveOneOut(),
     "attention": dm.Attention(),
     "random": dm.Random(),
 }
+FOLLOWING_USERS = ("DiffMask", "SurrogateMask", "leave-one-out")
+READ_ARTICLES = ("DiffMask", "SurrogateMask", "leave-one-out", "random")
+COMPARING = ("SurrogateMask", "leave-one-out")
 PLANTED = {word for words in CLICK_WORDS.values() for word in words}
+Values = dict[str, list[float]]
+"""Values of each figure, one per title or impression."""
+
+
+class Figures:
+    """Figures that were measured before, in a file of JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        lines = path.read_text().splitlines() if path.is_file() else []
+        self.records: list[dict[str, Any]] = [json.loads(line) for line in lines]
+
+    def measure(self, part: str, name: str, seed: int, measured: Callable[[], Values]) -> None:
+        """Measure and write the values of one method and seed, unless the file has them."""
+        if any((one["part"], one["name"], one["seed"]) == (part, name, seed) for one in self.records):
+            return
+        values = measured()
+        record = {"part": part, "name": name, "seed": seed, "values": values}
+        self.records.append(record)
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        print(f"seed {seed}, {part}, {name}: " + ", ".join(map(_seed_text, values.items())), flush=True)
+
+    def summary(self) -> str:
+        """Return one line per figure: mean over all seeds with its interval, number of values, mean of each seed."""
+        groups: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)
+        for one in self.records:
+            for figure, values in one["values"].items():
+                groups[one["part"], one["name"], figure].append(values)
+        return "\n".join(
+            f"{part}, {name}, {figure}: {_pooled(seeds)}" for (part, name, figure), seeds in groups.items()
+        )
+
+
+def _seed_text(figure: tuple[str, list[float]]) -> str:
+    name, values = figure
+    return f"{name} {mean(values):.3f} (n={len(values)})"
+
+
+def _pooled(seeds: Sequence[list[float]]) -> str:
+    values = [value for seed in seeds for value in seed]
+    low, high = t_interval(values) if len(values) > 1 else (values[0], values[0])
+    each = ", ".join(f"{mean(seed):.3f}" for seed in seeds)
+    return f"{mean(values):.3f} [{low:.3f}, {high:.3f}], n={len(values)}; by seed {each}"
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean, NaN of nothing."""
+    return sum(values) / len(values) if values else float("nan")
+
+
+@cache
+def data_of(seed: int, poisoned: bool) -> dict[str, list[Impression]]:
+    """Generate the impressions of one seed."""
+    return dm.MindGenerator(poisoned=poisoned).splits(seed)
 
 
 def load(folder: Path, seed: int, poisoned: bool) -> tuple[Path, dict[str, list[Impression]]]:
     """Train a recommender unless the folder has it; the seed is that of the data and of the training."""
-    data = dm.MindGenerator(poisoned=poisoned).splits(seed)
+    data = data_of(seed, poisoned)
     home = folder / f"{'poisoned' if poisoned else 'clean'}-{seed}"
     if not is_nrms(home):
         start = time.process_time()
         titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
-        task = dm.NewsRecommender(*init_nrms(WORDS, titles, dm.NRMSConfig(), seed), **data)
+        task = dm.NewsRecommender(*init_nrms(WORDS, titles, dm.NRMSConfig(), seed), **data)  # type: ignore[arg-type]
         dm.NRMSTraining(epochs=8).train(task, seed)
-        metrics = evaluate(task, data["test"])
-        print(
-            f"{home.name}: accuracy {metrics.accuracy:.4f}, AUC {metrics.auc:.4f} (n={metrics.impressions}), "
-            f"{time.process_time() - start:.0f} CPU s",
-            flush=True,
-        )
+        print(f"{home.name}: trained in {time.process_time() - start:.0f} CPU s", flush=True)
         task.save_pretrained(home)
     return home, data
+
+
+def task_of(folder: Path, seed: int, poisoned: bool = False, **choices: Any) -> dm.NewsRecommender:
+    """Load a recommender with the clean impressions of its seed."""
+    home, _ = load(folder, seed, poisoned)
+    return dm.NewsRecommender(home, **{**data_of(seed, False), **choices})
+
+
+def accuracy(folder: Path, seed: int) -> Values:
+    """Does the recommender rank the clicked candidate first?"""
+    task = task_of(folder, seed)
+    metrics = evaluate(task, task.impressions["test"])
+    return {"accuracy": [metrics.accuracy], "AUC": [metrics.auc]}
+
+
+def fit(method: Method, task: dm.NewsRecommender, seed: int) -> tuple[Explainer, float]:
+    """Fit a method; return it with the CPU seconds."""
+    start = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        explainer = method.fit(task, seed)
+    return explainer, time.process_time() - start
+
+
+def candidates(folder: Path, seed: int, name: str, rows: int) -> Values:
+    """Is the planted click word on top; do hard masks hold; do the explanations of one title follow the user?"""
+    task = task_of(folder, seed, explain="candidate")
+    batch = task.data["test"][:rows].trim()
+    explainer, seconds = fit(METHODS[name], task, seed)
+    found = [float(word in PLANTED) for word in top_words(task, batch, explainer(batch, 0))]
+    values: Values = {"click word on top": found, **hard_masks(explainer, batch), "fit CPU seconds": [seconds]}
+    return {**values, **users(task, explainer, task.sources["test"][:rows])} if name in FOLLOWING_USERS else values
 
 
 def top_words(task: dm.NewsRecommender, batch: Batch, attribution: Attribution) -> list[str]:
@@ -60,52 +156,37 @@ def top_words(task: dm.NewsRecommender, batch: Batch, attribution: Attribution) 
 
 
 @torch.no_grad()
-def hard_masks(explainer: Explainer, batch: Batch) -> str:
-    """Return the share of words that the last hard mask keeps and the mean KL it causes."""
+def hard_masks(explainer: Explainer, batch: Batch) -> Values:
+    """Return the share of words that the last hard mask keeps in each title and the KL it causes."""
     if not isinstance(explainer, MaskExplainer):
-        return ""
-    trace = ForwardTrace.of(explainer.task, batch)
-    site = explainer.sites[-1]
+        return {}
+    trace, site = ForwardTrace.of(explainer.task, batch), explainer.sites[-1]
     mask = explainer.hard_mask(trace, site)
-    kept = float((mask * batch.maskable).sum() / batch.maskable.sum())
-    return f", kept {100 * kept:.1f} %, KL {float(explainer.masking_divergence(trace, site, mask).mean()):.3f}"
+    kept = (mask * batch.maskable).sum(dim=1) / batch.maskable.sum(dim=1)
+    return {"words kept": kept.tolist(), "KL": explainer.masking_divergence(trace, site, mask).tolist()}
 
 
-def fit(method: Method, task: dm.NewsRecommender, seed: int) -> tuple[Explainer, str]:
-    """Fit a method and say how long it took."""
-    start = time.process_time()
-    explainer = method.fit(task, seed)
-    return explainer, f"fit {time.process_time() - start:.0f} CPU s"
+def users(task: dm.NewsRecommender, explainer: Explainer, rows: list[ExplainedCandidate]) -> Values:
+    """Exchange the user: rank correlation of the scores of one title for users of the same topic, and of others.
+
+    Scores are those that a reader sees: divided by the largest of all these titles and rounded to two decimals. Equal
+    ones share a rank: which of two needless words is less needed means nothing.
+    """
+    pairs = [(row, swap_user(row, other)) for row, other in pairwise(rows)]
+    batch = task.encode([one for pair in pairs for one in pair])
+    scores = explainer(batch, 0).scores
+    scores = (100 * scores / scores.abs().max()).round()
+    rho = rank_correlation(scores[::2], scores[1::2], batch.maskable[::2]).tolist()
+    same = [topic(row.impression) == topic(other.impression) for row, other in pairwise(rows)]
+    return {
+        "rank correlation, alike users": [value for value, alike in zip(rho, same, strict=True) if alike],
+        "rank correlation, topics differ": [value for value, alike in zip(rho, same, strict=True) if not alike],
+    }
 
 
-def candidates(home: Path, data: Any, rows: int, seed: int) -> None:
-    """Is the planted click word on top; do the explanations of one title follow the user?"""
-    task = dm.NewsRecommender(home, **data, explain="candidate")
-    batch = task.data["test"][:rows].trim()
-    for name, method in METHODS.items():
-        explainer, took = fit(method, task, seed)
-        found = [word in PLANTED for word in top_words(task, batch, explainer(batch, 0))]
-        text = f"seed {seed}, {name}: click word on top {100 * sum(found) / len(found):.1f} % (n={len(found)})"
-        print(text + hard_masks(explainer, batch) + f", {took}", flush=True)
-        if name in ("DiffMask", "SurrogateMask", "leave-one-out"):
-            print(f"seed {seed}, {name}: " + users(task, explainer, task.sources["test"][:rows]), flush=True)
-
-
-def users(task: dm.NewsRecommender, explainer: Explainer, rows: list[ExplainedCandidate]) -> str:
-    """Exchange the user: rank correlation of the scores of one title for users of the same topic, and of others."""
-    alike: list[float] = []
-    different: list[float] = []
-    for row, other in pairwise(rows):
-        same = topic(row.impression) == topic(other.impression)
-        # Of the other user only the history; candidates stay.
-        swapped = Impression(candidates=row.impression.candidates, history=other.impression.history)
-        batch = task.encode([row, ExplainedCandidate(swapped, row.candidate)]).trim()
-        scores = explainer(batch, 0).scores[:, batch.maskable[0]]
-        (alike if same else different).append(spearman(scores[0], scores[1]))
-    return (
-        f"rank correlation {mean(alike):.2f} for alike users (n={len(alike)}), "
-        f"{mean(different):.2f} where topics differ (n={len(different)})"
-    )
+def swap_user(row: ExplainedCandidate, other: ExplainedCandidate) -> ExplainedCandidate:
+    """Return the row with the history of the other one's user; the candidates stay."""
+    return replace(row, impression=replace(row.impression, history=other.impression.history, history_categories=()))
 
 
 def topic(row: Impression) -> str:
@@ -113,68 +194,59 @@ def topic(row: Impression) -> str:
     return next(name for name in row.history_categories if name != NEUTRAL)
 
 
-def spearman(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Return the rank correlation of two lists of scores."""
-    ranks = torch.stack([first.argsort().argsort(), second.argsort().argsort()]).double()
-    return float(torch.corrcoef(ranks)[0, 1])
-
-
-def mean(values: list[float]) -> float:
-    """Return the mean, NaN of nothing."""
-    return sum(values) / len(values) if values else float("nan")
-
-
-def read_articles(home: Path, data: Any, rows: int, seed: int) -> None:
-    """Is the read article of the topic the title with the highest score?"""
-    task = dm.NewsRecommender(home, **data, explain="history")
+def read_articles(folder: Path, seed: int, name: str, rows: int) -> Values:
+    """Is the only read article of the topic the title with the highest score?"""
+    task = task_of(folder, seed, explain="history")
     chosen = [row for row in task.sources["test"] if sum(c != NEUTRAL for c in row.impression.history_categories) == 1]
-    chosen = [row for row in chosen if len(row.impression.history) > 1][:rows]
-    for name in ("DiffMask", "SurrogateMask", "leave-one-out", "random"):
-        explainer, took = fit(METHODS[name], task, seed)
-        first = []
-        for row in chosen:
-            titles = explainer(row.impression, candidate=row.candidate, verify=False).at("title")
-            first.append(row.impression.history_categories[int(titles.scores.argmax())] != NEUTRAL)
-        print(
-            f"seed {seed}, {name}: planted read article first {100 * mean(first):.1f} % (n={len(first)}), {took}",
-            flush=True,
-        )
+    explainer, seconds = fit(METHODS[name], task, seed)
+    first = []
+    for row in chosen[:rows]:
+        titles = explainer(row.impression, candidate=row.candidate, verify=False).at("title")
+        first.append(float(row.impression.history_categories[int(titles.scores.argmax())] != NEUTRAL))
+    return {"planted read article first": first, "fit CPU seconds": [seconds]}
 
 
-def compare(clean: Path, poisoned: Path, other: Path, data: Any, rows: int, seed: int) -> None:
-    """Does the comparison find the poisoning words, and nothing between two clean models?"""
-    tasks = [dm.NewsRecommender(home, **data, explain="candidate", rows="all") for home in (clean, poisoned, other)]
-    for name in ("SurrogateMask", "leave-one-out"):
-        pairs = {"poisoned": tasks[1], "clean, other seed": tasks[2]}
-        for against, task in pairs.items():
-            found = dm.compare(tasks[0], task, explainer=METHODS[name], data=data["test"][: 2 * rows], seed=seed)
-            first = [word.word in POISON_WORDS for word in found.words[:10]]
-            print(
-                f"seed {seed}, {name}, clean against {against}: {sum(first)} poisoning words among the 10 that moved "
-                f"most, {len(found.significant)} significant of {len(found.words)} (n={found.texts} titles)",
-                flush=True,
-            )
+def compare(folder: Path, seeds: Sequence[int], seed: int, name: str, rows: int) -> Values:
+    """Does the comparison find the poisoning words, and nothing between two clean models of other seeds?"""
+    data = data_of(seed, False)["test"][: 2 * rows]
+    others = {"poisoned": (seed, True), "clean": (seeds[(seeds.index(seed) + 1) % len(seeds)], False)}
+    clean = fit(METHODS[name], task_of(folder, seed, explain="candidate"), seed)[0]
+    values: Values = {}
+    for against, (other_seed, poisoned) in others.items():
+        task = task_of(folder, other_seed, poisoned, explain="candidate")
+        pair = clean, fit(METHODS[name], task, seed)[0]
+        found = dm.compare(clean.task, task, explainer=pair, data=data)
+        poison = [float(word.word in POISON_WORDS) for word in found.words[:10]]
+        values[f"poisoning words among 10, against {against}"] = [sum(poison)]
+        others_found = [word.word for word in found.significant if word.word not in POISON_WORDS]
+        values[f"significant other words, against {against}"] = [len(others_found)]
+    return values
 
 
 def main() -> None:
-    """Print all figures."""
-    parser = argparse.ArgumentParser()
+    """Measure what is missing and print all figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--rows", type=int, default=100)
-    parser.add_argument("--only", default="candidates,history,compare")
+    parser.add_argument("--only", default="train,candidates,history,compare")
+    parser.add_argument("--methods", default=",".join(METHODS))
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in map(int, chosen.seeds.split(",")):
-        home, data = load(chosen.out, seed, poisoned=False)
-        if "candidates" in chosen.only:
-            candidates(home, data, chosen.rows, seed)
-        if "history" in chosen.only:
-            read_articles(home, data, chosen.rows, seed)
-        if "compare" in chosen.only:
-            poisoned, _ = load(chosen.out, seed, poisoned=True)
-            other, _ = load(chosen.out, seed + 100, poisoned=False)
-            compare(home, poisoned, other, data, chosen.rows, seed)
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    folder, rows, seeds = chosen.out, chosen.rows, list(map(int, chosen.seeds.split(",")))
+    figures, methods = Figures(folder / "figures.jsonl"), chosen.methods.split(",")
+    for seed in seeds:
+        if "train" in chosen.only:
+            figures.measure("training", "NRMS", seed, partial(accuracy, folder, seed))
+        for name in methods:
+            if "candidates" in chosen.only:
+                figures.measure("candidate", name, seed, partial(candidates, folder, seed, name, rows))
+            if "history" in chosen.only and name in READ_ARTICLES:
+                figures.measure("history", name, seed, partial(read_articles, folder, seed, name, rows))
+            if "compare" in chosen.only and name in COMPARING:
+                figures.measure("models", name, seed, partial(compare, folder, seeds, seed, name, rows))
+    print(figures.summary())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """The task of a recommender: parity with the model, edits that address one title, explanations."""
 
 from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
 
 import pytest
 import torch
@@ -8,16 +10,19 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 
 import diffmask as dm
+from diffmask.core.answers import RankingAnswer
 from diffmask.core.batch import delete_tokens, hide_tokens
-from diffmask.core.distributions import divergence, logits
+from diffmask.core.distributions import class_probabilities, coarse_outcome, coarsen, divergence, logits
 from diffmask.datasets.mind import Impression
 from diffmask.datasets.mind_generator import CLICK_WORDS
 from diffmask.errors import InputError, InputWarning
+from diffmask.metrics.ranks import rank_correlation
 from diffmask.tasks.recommender.explain_impressions import RankingExplanation
 from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.titles import ExplainedCandidate, TitleGrid
 from support.news import FILMS, bert_recommender, recommender
 
+pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 MODES = ("candidate", "history", "both")
 
 
@@ -206,3 +211,49 @@ def test_attention_is_that_of_the_words_and_of_the_titles() -> None:
     candidate = batch.token_inputs["title"] == 1
     torch.testing.assert_close(mass(candidate), torch.ones(4))
     torch.testing.assert_close(mass(~candidate), torch.ones(4))
+
+
+def test_training_rows_have_as_many_unclicked_candidates_as_clicked_ones() -> None:
+    task = recommender(explain="candidate")
+    marks = [row.impression.candidates[row.candidate].clicked for row in task.sources["train"]]
+    assert marks.count(True) == marks.count(False) == 500
+    half = marks[: len(marks) // 2]  # whatever part is used has both
+    assert 200 < half.count(True) < 300
+    assert all(row.impression.candidates[row.candidate].clicked for row in task.sources["test"])
+    assert len(recommender(explain="candidate", negatives=0).sources["train"]) == 500
+    assert len(recommender(explain="candidate", rows="all").sources["train"]) == 1500
+    with pytest.raises(InputError, match="negatives=-1"):
+        recommender(negatives=-1)
+
+
+def test_the_explanation_of_a_title_follows_its_user() -> None:
+    task = recommender(explain="candidate")
+    explainer = dm.SurrogateMask(steps=64).fit(task)
+    rows = task.sources["test"][:40]
+    topics = [next(name for name in row.impression.history_categories if name != "general") for row in rows]
+    alike: list[float] = []
+    different: list[float] = []
+    for (row, own), (other, topic) in pairwise(zip(rows, topics, strict=True)):
+        swapped = replace(row, impression=replace(row.impression, history=other.impression.history))
+        batch = task.encode([row, swapped])
+        scores = explainer(batch, 0).scores
+        rho = float(rank_correlation(scores[:1], scores[1:], batch.maskable[:1]))
+        (alike if own == topic else different).append(rho)
+    assert fmean(alike) > 0.9 and fmean(different) < 0.5
+
+
+def test_surrogates_read_impressions_with_any_number_of_candidates() -> None:
+    task = recommender(explain="candidate")
+    explainer = dm.SurrogateMask(steps=4, batch_size=16).fit(task)
+    row = task.impressions["test"][0]
+    for candidates in (row.candidates[:2], row.candidates * 4):
+        found = explainer(replace(row, candidates=candidates), candidate=0, explain="candidate")
+        assert len(found.scores) == len(found.words) and found.verified is not None
+
+
+def test_a_ranking_is_coarsened_to_the_candidate_its_rival_and_the_rest() -> None:
+    answer = RankingAnswer(logits=torch.tensor([[0.1, 0.2, 0.4, 0.3], [0.7, 0.3, 0.0, 0.0]]).log())
+    coarse = class_probabilities(coarsen(answer, answer))
+    torch.testing.assert_close(coarse, torch.tensor([[0.1, 0.4, 0.5], [0.7, 0.3, 0.0]]), atol=1e-6, rtol=0)
+    assert coarse_outcome(torch.tensor([0, 0]), answer).tolist() == [0, 0]
+    assert coarse_outcome(torch.tensor([2, 3]), answer).tolist() == [1, 2]

@@ -1,6 +1,7 @@
 """Task of a news recommender: a row is one impression and one of its candidates."""
 
 import json
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,8 @@ class NewsRecommender(Task, RowText):
         answer: The explained answer. `ranking`: softmax over the impression's candidates. `score`: the candidate's
             score as a Normal with the deviation of validation scores. `click`: whether it, and no other, is clicked.
         rows: Candidates that are explained in each impression: the clicked ones (all if none is), or all.
+        negatives: Unclicked candidates per click among the training rows of `rows="clicked"`. Without them a method
+            sees only titles that their users want, and cannot learn that the same words are not needed for others.
         max_rows: Largest number of rows per split, evenly spaced.
     """
 
@@ -82,11 +85,14 @@ class NewsRecommender(Task, RowText):
         explain: Explained = "both",
         answer: Answer = "ranking",
         rows: ExplainedRows = "clicked",
+        negatives: int = 1,
         max_rows: int | None = None,
     ) -> None:
         _require_choice("explain", explain, get_args(Explained))
         _require_choice("answer", answer, get_args(Answer))
         _require_choice("rows", rows, get_args(ExplainedRows))
+        if negatives < 0:
+            raise InputError(f"negatives={negatives} must not be negative")
         if isinstance(model, nn.Module):
             if not isinstance(model, NRMS) or tokenizer is None:
                 raise InputError("a recommender is given as its folder, or as an NRMS module with its tokenizer")
@@ -94,6 +100,7 @@ class NewsRecommender(Task, RowText):
         else:
             (recommender, tokenizer), self.name_or_path = load_nrms(model), str(model)
         self.tokenizer, self.explained, self.answer, self.rows = tokenizer, explain, answer, rows
+        self.negatives = negatives
         self.mask_token, self.pad_token = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.device = recommender.embedding.weight.device
         self.titles = TitleTable(_text_encoder(recommender, tokenizer))
@@ -114,6 +121,10 @@ class NewsRecommender(Task, RowText):
         """Read the impressions of a split and encode its rows."""
         impressions = read_impressions(source) if isinstance(source, str | Path) else list(source)
         chosen = [row for impression in impressions for row in self._explained_rows(impression)]
+        if split == "train" and self.rows == "clicked":
+            chosen += [row for impression in impressions for row in self._negative_rows(impression)]
+            # Whatever part of the rows is used has clicked and unclicked candidates.
+            random.Random("negatives").shuffle(chosen)
         if not chosen:
             raise InputError(f"no impression of '{split}' can be explained: each needs two candidates and a history")
         self.impressions[split] = impressions
@@ -126,6 +137,15 @@ class NewsRecommender(Task, RowText):
         every = self.rows == "all" or not impression.clicked
         candidates = range(len(impression.candidates)) if every else impression.clicked
         return [ExplainedCandidate(impression, index) for index in candidates]
+
+    def _negative_rows(self, impression: Impression) -> list[ExplainedCandidate]:
+        """Draw unclicked candidates of an impression; the same ones every time."""
+        if not impression.clicked or (self.explained == "history" and not impression.history):
+            return []
+        others = [index for index in range(len(impression.candidates)) if index not in impression.clicked]
+        count = min(len(others), self.negatives * len(impression.clicked))
+        drawn = random.Random(f"{impression.id} {impression.user}").sample(others, count)
+        return [ExplainedCandidate(impression, index) for index in drawn]
 
     @property
     def max_history(self) -> int:

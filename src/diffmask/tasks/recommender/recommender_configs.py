@@ -44,6 +44,8 @@ class NewsRecommenderConfig(TaskConfig):
     """Explained answer: distribution over the candidates, score of one, or its probability of a click."""
     explained_rows: Literal["clicked", "all"] = "clicked"
     """Candidates that are explained in each impression."""
+    negatives: int = 1
+    """Unclicked candidates per click among the training rows, if clicked ones are explained."""
     rows: int | None = MAX_ROWS
     """Largest number of rows per split, evenly spaced."""
     trust_remote_code: bool = False
@@ -51,6 +53,7 @@ class NewsRecommenderConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         require_between(self, "rows", 1)
+        require_between(self, "negatives", 0)
 
     @property
     def panel(self) -> tuple[str, str]:
@@ -69,6 +72,7 @@ class NewsRecommenderConfig(TaskConfig):
             explain=self.explain,
             answer=self.answer,
             rows=self.explained_rows,
+            negatives=self.negatives,
             max_rows=self.rows,
         )
 
@@ -117,7 +121,7 @@ class TrainedNewsRecommenderConfig(TaskConfig):
         titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
         size = NRMSConfig(**self._choices(NRMSConfig))
         model, tokenizer = init_nrms(self.model, titles, size, seed, trust_remote_code=self.trust_remote_code)
-        task = NewsRecommender(model, tokenizer, explain="candidate")
+        task = NewsRecommender(model, tokenizer, explain="candidate", negatives=0)
         for split, impressions in data.items():
             task.add_split(split, impressions, MAX_ROWS)
         return task
