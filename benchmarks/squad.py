@@ -23,7 +23,9 @@ import diffmask as dm
 from diffmask.core.batch import Batch, iter_by_length
 from diffmask.core.distributions import agreement, concatenate, divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace
+from diffmask.core.training import generator, infinite_minibatches
 from diffmask.datasets.squad import answer_f1, exact_match
+from diffmask.methods.diffmask.baseline import learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
 from diffmask.metrics.evidence import top_sentence_probability
 from diffmask.results.intervals import t_interval
@@ -138,6 +140,13 @@ def verified_figures(task: QuestionAnswering, explainer: Any, margin: float, spl
     found[0].show()
 
 
+def long_rows(task: QuestionAnswering, count: int) -> Batch:
+    """Return rows of the largest length: test questions on their passage, written several times."""
+    examples = [((row.text, " ".join([row.pair or ""] * 6)), None) for row in task.texts["test"]]
+    batch = task.encode(examples[:count])
+    return batch[batch.present.all(dim=1)][:count]
+
+
 def time_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None:
     """Report the CPU time of explanations over that of bare forward passes, alternating between both."""
     parts = [part for _, part in iter_by_length(batch, ROWS_AT_ONCE)]
@@ -179,6 +188,15 @@ def fitted(arguments: argparse.Namespace, task: QuestionAnswering) -> Any:
     return explainer
 
 
+def learn_baseline(task: QuestionAnswering, explainer: Any, updates: int) -> None:
+    """Replace the mask token's state by one that changes the answers of randomly masked questions least."""
+    source, start = generator(0, "baseline"), time.process_time()
+    explainer.baselines.requires_grad_(True)
+    batches = infinite_minibatches(task.data["train"], ROWS_AT_ONCE, source)
+    learn_baselines(explainer, batches, lambda: explainer.sites[:1], source, updates, 64)
+    report("learned baseline", updates=updates, cpu_seconds=time.process_time() - start)
+
+
 def calibrate_again(task: QuestionAnswering, explainer: Any, method: dm.SurrogateMask) -> None:
     """Calibrate the thresholds for another margin; the surrogate does not depend on it."""
     rows = calibration_split(task)[0].spread(method.calibration_rows)
@@ -194,12 +212,14 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200, help="test questions")
     parser.add_argument("--verified", type=int, default=20)
     parser.add_argument("--slow", type=int, default=60, help="test questions for slow methods")
+    parser.add_argument("--long", type=int, default=500, help="questions of the largest length whose time is measured")
     parser.add_argument("--margins", type=float, nargs="+", default=[1.0, 0.1])
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--calibration", type=int, default=256)
     parser.add_argument("--steps-per-batch", type=int, default=4)
     parser.add_argument("--sites", nargs="*", default=[])
+    parser.add_argument("--baseline-updates", type=int, default=0, help="learn the erased state after the fit")
     parser.add_argument("--explainer", type=Path, help="folder of the fitted explainer")
     parser.add_argument("--figures", nargs="+", default=["model", "masks", "verified", "time", "evidence"])
     arguments = parser.parse_args()
@@ -207,15 +227,17 @@ def main() -> None:
     if "model" in arguments.figures:
         model_figures(task)
     explainer = fitted(arguments, task)
+    if arguments.baseline_updates:
+        learn_baseline(task, explainer, arguments.baseline_updates)
     for margin in arguments.margins:
-        if margin != explainer.config.margin:
+        if arguments.baseline_updates or margin != explainer.config.margin:
             calibrate_again(task, explainer, replace(explainer.config, margin=margin))
         if "masks" in arguments.figures:
             mask_figures(task, explainer, margin, task.data["test"])
         if "verified" in arguments.figures:
             verified_figures(task, explainer, margin, "test", arguments.verified)
     if "time" in arguments.figures:
-        time_figures(task, explainer, task.data["test"])
+        time_figures(task, explainer, long_rows(task, arguments.long))
     if "evidence" in arguments.figures:
         evidence_figures(task, {"surrogate-mask": explainer}, task.data["test"])
         others = {
