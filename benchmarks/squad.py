@@ -4,14 +4,15 @@
 
 Prints one JSON line per figure. Test questions are spread evenly over the test articles. Fits are seeded with 0;
 `--steps`, `--calibration` and `--sites` make them smaller on a busy machine. With `--explainer FOLDER` the fitted
-explainer is saved there, and loaded if it is already there. `--figures` chooses some of model, masks, verified, time
-and evidence.
+explainer is saved there, and loaded if it is already there. `--figures` chooses some of model, masks, verified,
+orders, time and evidence.
 """
 
 import argparse
 import json
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Any
@@ -27,6 +28,7 @@ from diffmask.core.training import generator, infinite_minibatches
 from diffmask.datasets.squad import answer_f1, exact_match
 from diffmask.methods.diffmask.baseline import learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
+from diffmask.methods.diffmask.surrogate_target import DivergenceCosts
 from diffmask.metrics.evidence import top_sentence_probability
 from diffmask.results.intervals import t_interval
 from diffmask.tasks.question_answering import ANSWERABLE, QUESTION, QuestionAnswering
@@ -34,6 +36,7 @@ from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE
 from diffmask.tasks.text.text_configs import QuestionAnsweringConfig
 
 ROWS_AT_ONCE = 8
+FIGURES = ["model", "masks", "verified", "orders", "time", "evidence"]
 
 
 def report(figure: str, **values: Any) -> None:
@@ -140,6 +143,24 @@ def verified_figures(task: QuestionAnswering, explainer: Any, margin: float, spl
     found[0].show()
 
 
+def order_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None:
+    """Report what erasing the same share of every text costs, in the order of the surrogate and of gradients."""
+    site = explainer.sites[-1]
+    nats: dict[tuple[str, float], list[Tensor]] = {}
+    for _, part in iter_by_length(batch, ROWS_AT_ONCE):
+        trace = ForwardTrace.of(task, part)
+        orders = {
+            "surrogate": explainer.elimination_cost(trace, site),
+            "gradient": DivergenceCosts().token_guide(task, trace),
+        }
+        for (name, cost), erased in product(orders.items(), (0.4, 0.7)):
+            rank = cost.masked_fill(~part.maskable, torch.inf).argsort(dim=1).argsort(dim=1)
+            kept = part.maskable & (rank >= (erased * part.maskable.sum(dim=1, keepdim=True)).round())
+            nats.setdefault((name, erased), []).append(explainer.masking_divergence(trace, site, kept))
+    for (name, erased), parts in nats.items():
+        report("same share of every text erased", order=name, share=erased, n=len(batch), **interval(torch.cat(parts)))
+
+
 def long_rows(task: QuestionAnswering, count: int) -> Batch:
     """Return rows of the largest length: test questions on their passage, written several times."""
     examples = [((row.text, " ".join([row.pair or ""] * 6)), None) for row in task.texts["test"]]
@@ -221,7 +242,7 @@ def main() -> None:
     parser.add_argument("--sites", nargs="*", default=[])
     parser.add_argument("--baseline-updates", type=int, default=0, help="learn the erased state after the fit")
     parser.add_argument("--explainer", type=Path, help="folder of the fitted explainer")
-    parser.add_argument("--figures", nargs="+", default=["model", "masks", "verified", "time", "evidence"])
+    parser.add_argument("--figures", nargs="+", default=FIGURES)
     arguments = parser.parse_args()
     task = load(arguments)
     if "model" in arguments.figures:
@@ -236,6 +257,8 @@ def main() -> None:
             mask_figures(task, explainer, margin, task.data["test"])
         if "verified" in arguments.figures:
             verified_figures(task, explainer, margin, "test", arguments.verified)
+    if "orders" in arguments.figures:
+        order_figures(task, explainer, task.data["valid"].spread(arguments.slow))
     if "time" in arguments.figures:
         time_figures(task, explainer, long_rows(task, arguments.long))
     if "evidence" in arguments.figures:
