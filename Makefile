@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The toy's model is so small that a second thread only gets in the way.
 ONE_THREAD := OMP_NUM_THREADS=1
 
-.PHONY: demo test test-slow fuzz mutants audit lint docs toy sst roar-babi roar-sst generation bench kills clean
+.PHONY: demo test test-slow fuzz mutants trials audit lint docs toy sst roar-babi roar-sst generation bench kills clean
 
 # Modules are compiled when they are imported: most never are.
 INSTALL := $(BIN)/pip install --quiet --no-compile
@@ -35,6 +35,9 @@ fuzz: $(VENV)/installed ## 1,000 command lines, 2,000 calls and 500 damaged file
 
 mutants: $(VENV)/installed ## small changes to the core, one at a time: the tests must notice at least 90 %
 	PYTHONPATH=tests $(ONE_THREAD) $(BIN)/python -m mutants --each $(or $(EACH),16) --seed $(or $(SEED),0)
+
+trials: $(VENV)/installed ## threads, interrupts, batches, 105 faults of commands and 20 changed jobs; counts what goes wrong
+	PYTHONPATH=tests $(ONE_THREAD) TOKENIZERS_PARALLELISM=false $(BIN)/python -m trials --seed $(or $(SEED),0)
 
 audit: $(VENV)/installed ## known vulnerabilities of the pinned dependencies, where pip-audit and a network are available
 	$(BIN)/python -m pip_audit --version >/dev/null 2>&1 || $(INSTALL) pip-audit || (echo "pip-audit cannot be installed here" && exit 1)

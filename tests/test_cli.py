@@ -1,6 +1,9 @@
 """The command line: it teaches, lists, runs, reports, and refuses in one line."""
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from diffmask.cli import app, main
+from diffmask.core.lock import locked
 from support.small import SMALL
 
 runner = CliRunner()
@@ -86,3 +90,25 @@ def test_a_mistake_is_one_line_on_standard_error(
     shown = capsys.readouterr()
     assert "results.json is missing" in shown.err
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_command_says_in_one_line_how_to_go_on_and_releases_its_locks(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        with locked(tmp_path / "lock"):
+            os.kill(os.getpid(), number)
+            time.sleep(5)
+
+    monkeypatch.setattr("diffmask.experiments.experiment.Experiment.read", work)
+    monkeypatch.setattr("sys.argv", ["diffmask", "run", "small.yaml", "--out", str(tmp_path / "run")])
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == code
+    assert capsys.readouterr().err.splitlines() == [
+        "diffmask: stopped; start the same command again to go on from what is finished"
+    ]
+    assert not (tmp_path / "lock").exists()
+    assert signal.getsignal(signal.SIGTERM) is before

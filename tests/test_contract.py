@@ -27,6 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 
 FAST: dict[str, dict[str, Any]] = {
     "amortised": {"budget": "64 texts", "width": 32, "held_out": 16},
+    "attributive-masking": {"steps": 3, "width": 32, "statistics_rows": 32},
     "bottleneck": {"steps": 4},
     "captum:KernelShap": {"n_samples": 12},
     "captum:Lime": {"n_samples": 12},

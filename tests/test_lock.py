@@ -1,5 +1,6 @@
 """One process makes an artefact while others wait; a lock of a dead process is broken."""
 
+import errno
 import multiprocessing
 import os
 import socket
@@ -12,6 +13,7 @@ import pytest
 from diffmask.core import lock
 from diffmask.core.lock import locked
 from diffmask.core.store import Artefact, Store
+from diffmask.errors import StoreError
 
 
 def test_a_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
@@ -114,3 +116,16 @@ def test_one_of_many_concurrent_requests_makes_the_artefact(tmp_path: Path) -> N
     for thread in threads:
         thread.join()
     assert values == [7] * 8 and len(makers) == 1
+
+
+def test_a_full_disk_leaves_no_lock_that_nobody_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.write", full)
+    with (
+        pytest.raises(StoreError, match=r"x cannot be written: No space left.*; free some space"),
+        locked(tmp_path / "x"),
+    ):
+        pass
+    assert not (tmp_path / "x").exists()

@@ -80,6 +80,7 @@ _HOMES = {
     "NestedDiffMask": "methods.diffmask.nested",
     "SurrogateMask": "methods.diffmask.surrogate",
     "Amortised": "methods.amortised.amortised",
+    "AttributiveMasking": "methods.amortised.attributive_masking",
     "PerInputDiffMask": "methods.diffmask.per_input",
     "PerInputReinforce": "methods.diffmask.per_input",
     "LeaveOneOut": "methods.leave_one_out",

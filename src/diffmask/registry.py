@@ -132,6 +132,11 @@ _METHODS = (
     ),
     ("amortised", "methods.amortised.amortised:Amortised", "signed scores from a network in one pass (FastSHAP)"),
     (
+        "attributive-masking",
+        "methods.amortised.attributive_masking:AttributiveMasking",
+        "a mask from one pass whose complement changes the prediction (Barkan 2024)",
+    ),
+    (
         "diffmask-per-input",
         "methods.diffmask.per_input:PerInputDiffMask",
         "masks optimised for each text (De Cao 2020)",

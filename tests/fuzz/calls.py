@@ -175,6 +175,7 @@ FAST: dict[str, dict[str, Any]] = {
     "diffmask": {"steps": 2, "batch_size": 8},
     "nested-diffmask": {"steps": 2, "batch_size": 8},
     "amortised": {"budget": "16 texts", "width": 8, "held_out": 8},
+    "attributive-masking": {"steps": 2, "width": 8},
     "diffmask-per-input": {"steps": 2},
     "diffmask-reinforce": {"steps": 2, "samples": 2},
     "noise-tolerance": {"max_steps": 2, "samples": 2},

@@ -12,8 +12,10 @@ from diffmask.methods.diffmask.per_input import (
     PerInputMaskMethod,
     PerInputReinforce,
 )
+from diffmask.tasks.classification import TextClassification
 from support.linear import LinearTask, batch_of
 from support.lookup import LookupTask
+from support.tiny_models import tiny_model, word_pieces
 
 METHODS = [PerInputDiffMask(baseline="zero", steps=200), PerInputReinforce(baseline="zero", steps=100)]
 by_label = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -77,7 +79,8 @@ def test_rows_have_the_multiplier_they_would_have_alone() -> None:
 def test_masks_beyond_the_margin_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     task = LinearTask([[3, 3], [3, 1]])
     PerInputDiffMask(baseline="zero", steps=1, initial_logit=-5.0).fit(task)(task.data["test"])
-    assert "change the prediction by more than the margin" in caplog.text
+    assert "of 2 masks 100 % change the prediction by more than the margin" in caplog.text
+    assert len(caplog.records) == 1
 
 
 def test_impossible_options_are_refused() -> None:
@@ -85,3 +88,14 @@ def test_impossible_options_are_refused() -> None:
         PerInputDiffMask(margin=-1.0)
     with pytest.raises(ConfigError, match="samples must be at least 1"):
         PerInputReinforce(samples=0)
+
+
+def test_rounding_errors_of_a_batch_do_not_grow_into_other_gates() -> None:
+    texts = ["the film is bad", "the film is the film is good", "the film is the film is the film is great"]
+    task = TextClassification(tiny_model("llama", 2), word_pieces(), train=texts, test=texts)
+    batch = task.data["test"]
+    explainer = PerInputDiffMask(steps=60).fit(task)
+    together = explainer(batch).scores
+    for row in range(len(batch)):
+        alone = explainer(batch[row : row + 1].trim()).scores[0]
+        torch.testing.assert_close(together[row, : len(alone)], alone, rtol=0, atol=0)

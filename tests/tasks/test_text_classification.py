@@ -1,14 +1,16 @@
 """A Hugging Face classifier: its data in any form, every kind of head, and the model left unchanged."""
 
+import errno
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch.distributions import kl_divergence
 
 from diffmask.core.distributions import divergence
-from diffmask.errors import InputError, InputWarning, NumericsError
+from diffmask.errors import InputError, InputWarning, NumericsError, StoreError
 from diffmask.methods.diffmask.base import MaskKind, SiteMaskMethod
 from diffmask.methods.diffmask.gated import DiffMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
@@ -262,3 +264,26 @@ def test_attention_is_kept_on_a_fast_kernel_too_and_the_kernel_is_put_back() -> 
     batch = task.encode(["the film is good"])
     torch.testing.assert_close(task.attentions(batch), slow.attentions(batch), atol=1e-5, rtol=1e-4)
     assert task.model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error")])
+def test_a_classifier_that_cannot_be_saved_leaves_the_old_one_as_it_was(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = (TextClassification(tiny_model("bert", seed=seed), word_pieces()) for seed in (0, 1))
+    old.save_pretrained(tmp_path / "clf")
+    (tmp_path / "clf" / "notes.txt").write_text("mine")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "clf").iterdir()}
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(new.tokenizer, "save_pretrained", fail)
+        with pytest.raises(StoreError, match="clf cannot be written: "):
+            new.save_pretrained(tmp_path / "clf")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "clf").iterdir()} == before
+    new.save_pretrained(tmp_path / "clf")
+    assert (tmp_path / "clf" / "model.safetensors").read_bytes() != before["model.safetensors"]
+    assert (tmp_path / "clf" / "notes.txt").read_text() == "mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["clf"]

@@ -1,5 +1,6 @@
 """The command `diffmask`: one thin module per verb. Heavy packages are imported when a verb runs."""
 
+import signal
 import sys
 from typing import Annotated, NoReturn
 
@@ -70,6 +71,7 @@ EXTRAS = {
 
 def main() -> None:
     """Run a command; an error of ours, of a file or of a missing package is one line on standard error."""
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         app()
     except ModuleNotFoundError as error:
@@ -80,7 +82,22 @@ def main() -> None:
     except (DiffMaskError, OSError) as error:
         _exit(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        _exit("stopped; start the same command again to go on from what is finished", code=130)
+        _exit(STOPPED, code=130)
+    except SystemExit as end:
+        if end.code == 130:  # typer has caught Ctrl-C, and says nothing
+            _exit(STOPPED, code=130)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+STOPPED = "stopped; start the same command again to go on from what is finished"
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    """End on SIGTERM as on Ctrl-C, with locks released and temporary files removed; a fit is not kept."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
+    _exit(STOPPED, code=143)
 
 
 def _exit(message: str, code: int = 2) -> NoReturn:

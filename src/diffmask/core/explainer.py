@@ -77,6 +77,8 @@ class Explainer(nn.Module, ABC):
 
     explains_target: ClassVar[bool] = True
     """Whether scores depend on the explained class. Masks, for example, keep the whole prediction instead."""
+    max_rows_at_once: ClassVar[int | None] = None
+    """Largest number of rows per forward pass, whatever the caller asks for; None for any number."""
 
     def __init__(self, task: Task) -> None:
         super().__init__()
@@ -140,6 +142,7 @@ class Explainer(nn.Module, ABC):
         require_tokens(batch)
         if type(rows_at_once) is not int or rows_at_once < 1:
             raise InputError(f"rows_at_once is a whole number from 1; found {rows_at_once!r}")
+        largest = min(rows_at_once, self.max_rows_at_once or rows_at_once)
         order = order_by_length(batch)
 
         def work(items: slice) -> Attribution:
@@ -150,7 +153,7 @@ class Explainer(nn.Module, ABC):
 
         model = self.task.model
         with exclusive(model), metering(model, self.cost), progress_bar(order, "explain") as bar:
-            return AdaptiveBatchSize(rows_at_once).split(len(batch), work), order.argsort()
+            return AdaptiveBatchSize(largest).split(len(batch), work), order.argsort()
 
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
         """Return the model's answer and the scores for its prediction; a subclass may need one pass for both."""

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from diffmask.results.records import naming_path
+
 HEARTBEAT_SECONDS = 10.0
 """Interval between two updates of the lock file."""
 TIMEOUT_SECONDS = 120.0
@@ -57,7 +59,8 @@ class _Holder:
 
 
 def _wait_for(file: Path, mine: _Holder, timeout: float) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with naming_path(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
     seen, since, pause = (0, ""), time.monotonic(), 0.01
     while not _create(file, mine):
         holder, update = _holder(file), _last_update(file)
@@ -72,12 +75,18 @@ def _wait_for(file: Path, mine: _Holder, timeout: float) -> None:
 
 
 def _create(file: Path, mine: _Holder) -> bool:
-    try:
-        handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    with os.fdopen(handle, "w") as stream:
-        stream.write(f"{mine.host} {mine.process} {mine.token}")
+    with naming_path(file):
+        try:
+            handle = os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        try:
+            os.write(handle, f"{mine.host} {mine.process} {mine.token}".encode())
+        except OSError:
+            file.unlink()  # on a full disk; others would wait for a holder that nobody knows
+            raise
+        finally:
+            os.close(handle)
     return True
 
 

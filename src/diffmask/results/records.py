@@ -117,6 +117,23 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def atomic_folder(path: Path, last: str) -> Iterator[Path]:
+    """Yield a temporary folder whose files are moved to the folder `path` after the block, the file `last` at the end.
+
+    If the block fails, `path` stays as it was. Other files in `path` are left alone.
+    """
+    with naming_path(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-", ignore_cleanup_errors=True) as name:
+            aside = Path(name) / path.name
+            aside.mkdir()
+            yield aside
+            path.mkdir(exist_ok=True)
+            for file in sorted(aside.iterdir(), key=lambda file: file.name == last):
+                os.replace(file, path / file.name)
+
+
+@contextmanager
 def naming_path(path: Path) -> Iterator[None]:
     """Convert an error of the file system within this block to a `StoreError` that names the path and a remedy."""
     try:
