@@ -157,6 +157,9 @@ def target_score(
     answer: Distribution, outcome: Shaped[Tensor, "row *event"], quantity: Quantity
 ) -> Float[Tensor, " row"]:
     """Return the scalar that is explained, by its changes or its gradient; larger if the outcome is more probable."""
+    if isinstance(answer, Categorical) and not bool(((outcome >= 0) & (outcome < answer.logits.shape[-1])).all()):
+        classes, given = answer.logits.shape[-1], outcome.unique().tolist()[:5]
+        raise InputError(f"a target is a class from 0 to {classes - 1}; found {given}")
     if quantity == "log-odds":
         return log_odds(answer, outcome)
     if quantity == "logit":

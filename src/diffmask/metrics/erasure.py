@@ -20,7 +20,7 @@ from diffmask.core.hooks import erase_states
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.store import Artefact
 from diffmask.core.task import Task
-from diffmask.errors import InputError, TaskError
+from diffmask.errors import InputError, StoreError, TaskError
 from diffmask.workspace.workspace import Workspace
 
 Mode = Literal["mask", "delete", "attention-mask"]
@@ -172,7 +172,12 @@ def unmasked_predictions(workspace: Workspace, split: str, target: TargetChoice)
         return Artefact({"target": outcome, "probability": probability})
 
     digest = digest_of(["unmasked", workspace.task_digest(), split, target])
-    artefact = workspace.store.get_or_make("unmasked", digest, make)
+
+    def accept(artefact: Artefact) -> None:
+        if any(len(artefact.tensors[name]) != len(batch) for name in ("target", "probability")):
+            raise StoreError(f"unmasked predictions {digest} are not those of {len(batch)} rows")
+
+    artefact = workspace.store.get_or_make("unmasked", digest, make, accept)
     return UnmaskedPrediction(artefact.tensors["target"], artefact.tensors["probability"])
 
 

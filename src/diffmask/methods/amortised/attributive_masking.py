@@ -12,7 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from diffmask.core.baselines import Baseline, baseline_state, site_statistics
+from diffmask.core.baseline_states import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length
 from diffmask.core.config import require_between
 from diffmask.core.distributions import divergence
@@ -20,8 +20,8 @@ from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.hooks import interpolate
 from diffmask.core.progress import progress_bar, stop_at_interrupt
 from diffmask.core.task import Task
-from diffmask.core.training import cosine_decay, generator, infinite_minibatches, seeded
-from diffmask.methods.amortised.amortised import split_held_out, spread_sites
+from diffmask.core.training import cosine_decay, generator, infinite_minibatches, seeded, split_held_out
+from diffmask.methods.amortised.amortised import spread_sites
 from diffmask.methods.amortised.network import AttributionNetwork
 
 MAX_CHANGE = 3.0

@@ -148,7 +148,12 @@ def eager_attention(model: Any) -> Iterator[None]:
 
 def max_input_tokens(model: Any, tokenizer: Any) -> int | None:
     """Return the largest number of tokens per row, the smaller of the tokenizer's limit and the position embeddings."""
-    stated = [tokenizer.model_max_length] if tokenizer.model_max_length < NO_LIMIT else []
+    limit = tokenizer.model_max_length
+    if not isinstance(limit, int | float):
+        raise InputError(
+            f"the tokenizer's model_max_length is {limit!r:.100}, not a number; mend tokenizer_config.json"
+        )
+    stated = [int(limit)] if limit < NO_LIMIT else []
     positions = [
         # If padding has a position of its own, real positions start after it.
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import nn
 
 from diffmask.core.batch import Batch
@@ -16,6 +17,7 @@ from diffmask.core.task import Task
 from diffmask.core.training import seeded
 from diffmask.datasets.loading import packaged_encoder
 from diffmask.errors import InputError, TrainingWarning
+from diffmask.results.records import atomic_folder
 from diffmask.tasks.text.encoding import TextEncoder
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import auto_class_named, from_pretrained, load_tokenizer, quiet_transformers
@@ -147,7 +149,10 @@ class RetrainsEncoder(Task, Retrainable, ABC):
         require_labels(self, data)
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model and its tokenizer in the format of `transformers`."""
-        with quiet_transformers():
-            self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        """Save the model and its tokenizer in the format of `transformers`; a failure leaves the folder as it was."""
+        with atomic_folder(Path(folder), last="config.json") as aside, quiet_transformers():
+            try:
+                self.model.save_pretrained(aside)
+                self.tokenizer.save_pretrained(aside)
+            except SafetensorError as error:  # the library's own type, also for a full disk
+                raise OSError(None, str(error)) from None

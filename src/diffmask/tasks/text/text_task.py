@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 import torch
-<<<<<<< HEAD
 from jaxtyping import Float, Int
-=======
-from jaxtyping import Float, Int, Shaped
-from safetensors import SafetensorError
->>>>>>> dccd6d6 (Trust: trials of threads, interrupts, batches, faults and changed jobs; attributive masking; what the trials found is mended)
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -22,27 +17,11 @@ from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks
 from diffmask.datasets.tables import Example, Source
 from diffmask.errors import InputError, InputWarning, TaskError
 from diffmask.explanation.text_units import ReadRow
-<<<<<<< HEAD
 from diffmask.tasks.text.encoding import EVIDENCE, TextEncoder, TextEncodingConfig, token_strings
 from diffmask.tasks.text.explain_texts import ExplainsTexts, row_words
 from diffmask.tasks.text.inspection import find_padding, find_partial_forward, find_sites, token_embedding
 from diffmask.tasks.text.pretrained import eager_attention, load_model, max_input_tokens
 from diffmask.tasks.text.retraining import FineTuningSource, RetrainsEncoder
-=======
-from diffmask.results.records import atomic_folder
-from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncoder, TextEncodingConfig, add_evidence
-from diffmask.tasks.text.explain_texts import explain_examples, row_words
-from diffmask.tasks.text.inspection import find_padding, find_sites
-from diffmask.tasks.text.partial_forward import find_partial_forward
-from diffmask.tasks.text.pretrained import (
-    FineTuningSource,
-    eager_attention,
-    load_model,
-    max_input_tokens,
-    quiet_transformers,
-    token_embedding,
-)
->>>>>>> dccd6d6 (Trust: trials of threads, interrupts, batches, faults and changed jobs; attributive masking; what the trials found is mended)
 from diffmask.tasks.text.unwrap import prepare
 
 
@@ -208,87 +187,6 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
             raise TaskError("these texts have no known truth; use a data set with rationales, such as ERASER's")
         return batch.token_inputs[EVIDENCE]
 
-<<<<<<< HEAD
-=======
-    def explain(
-        self, explainer: Any, inputs: Any = None, target: Any = None, *, verify: bool = True, **named: Any
-    ) -> Any:
-        """Return the explanation of one input; of several inputs, a list that is also a table (`ExplanationList`).
-
-        An input is a text, a pair `(first, second)` or a mapping with `input_fields`; a single one may be given by
-        these names. Several are a list, a generator, a column, a data frame or a data set. `target` is a class by
-        name or index, one per input, or several classes of one input; by default the predicted one is explained. The
-        words that are enough for the prediction are searched for and verified on the model; `verify=False` takes one
-        forward pass and predicts them.
-        """
-        if (inputs is None) == (not named):
-            raise InputError(f"give one input, a list of inputs, or the fields {self._fields()} by name")
-        self._require_fields(named)
-        examples, single = read_inputs(named if inputs is None else inputs, self.to_example)
-        if single and isinstance(target, list | tuple):
-            examples, single = examples * len(target), False
-        targets = self._outcomes_of(target, len(examples))
-        explanations = self.explain_examples(explainer, examples, verify=verify, targets=targets)
-        return explanations[0] if single else ExplanationList(explanations)
-
-    def _outcomes_of(self, target: Any, count: int) -> list[Tensor] | None:
-        """Return one outcome per input."""
-        if target is None:
-            return None
-        each = [target] * count if isinstance(target, str) or not isinstance(target, Iterable) else list(target)
-        if len(each) != count:
-            raise InputError(f"{len(each)} targets for {count} inputs; give one class, or one per input")
-        return [self.outcome_of(one) for one in each]
-
-    def outcome_of(self, target: Any) -> Shaped[Tensor, "*event"]:
-        """Return the outcome that a target names; a subclass whose answers are classes overrides it."""
-        raise InputError(f"{type(self).__name__} explains its own answer; leave target out")
-
-    def target_prediction(self, answer: Distribution, target: Shaped[Tensor, "*event"]) -> Prediction:
-        """Return the name and probability of an explained outcome, given the answers of one text's rows."""
-        raise InputError(f"{type(self).__name__} explains its own answer; leave target out")
-
-    def explain_examples(
-        self, explainer: Any, examples: Sequence[Example], *, verify: bool, targets: Sequence[Tensor] | None = None
-    ) -> list[Explanation]:
-        """Return one explanation per example."""
-        return explain_examples(self, explainer, examples, verify=verify, targets=targets)
-
-    @property
-    def training_choices(self) -> Mapping[str, Any]:
-        """Encoder and hyperparameters of the fine-tuning."""
-        return self.source.to_dict()
-
-    def retrain(self, data: Mapping[str, Batch], seed: int) -> "TextTask":
-        """Fine-tune the encoder with a new head on other rows; without an encoder, the model's own body."""
-        self.require_trainable(data)
-        task = type(self)(self.untrained(seed), self.tokenizer, encoding=self.text_encoder.config, source=self.source)
-        self.share_with(task)
-        task.data = data
-        self.source.tuning.fine_tune(task, seed)
-        return task
-
-    def share_with(self, task: Any) -> None:
-        """Give a task of the same kind what it needs to know of these rows; nothing by default."""
-
-    def require_trainable(self, data: Mapping[str, Batch]) -> None:
-        """Raise an InputError if a row has no label to train on."""
-        require_labels(self, data)
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model and its tokenizer in the format of `transformers`; a failure leaves the folder as it was."""
-        with atomic_folder(Path(folder), last="config.json") as aside, quiet_transformers():
-            try:
-                self.model.save_pretrained(aside)
-                self.tokenizer.save_pretrained(aside)
-            except SafetensorError as error:  # the library's own type, also for a full disk
-                raise OSError(None, str(error)) from None
-
-    def reading_choices(self) -> dict[str, Any]:
-        """Return the fields of `encoding_class` as plain values, for a saved explainer."""
-        return {field.name: getattr(self.text_encoder.config, field.name) for field in fields(self.encoding_class)}
-
->>>>>>> dccd6d6 (Trust: trials of threads, interrupts, batches, faults and changed jobs; attributive masking; what the trials found is mended)
     def subset(self, split: str, rows: Int[Tensor, " row"]) -> "TextTask":
         """Return the task with only the given rows of a split, and their texts."""
         task = cast(TextTask, super().subset(split, rows))
