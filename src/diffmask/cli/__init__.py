@@ -2,14 +2,13 @@
 
 import signal
 import sys
+from inspect import cleandoc
 from typing import Annotated, NoReturn
 
 import typer
 
 from diffmask import __version__
 from diffmask.cli import aggregate, benchmark, compare, demo, explain, fit, needs, report, roar, run, train
-from diffmask.cli import report as listing
-from diffmask.cli import roar as analyse
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
@@ -31,9 +30,14 @@ app.command("benchmark")(benchmark.benchmark)
 app.command("compare")(compare.compare)
 app.command("run")(run.run)
 app.command("roar")(roar.roar)
-app.command("analyse")(analyse.analyse)
+app.command("analyse")(roar.analyse)
 app.command("report")(report.report)
-app.command("list")(listing.listing)
+app.command("list")(report.listing)
+
+for _command in app.registered_commands:
+    # The terminal wraps the lines of a paragraph, not the source code.
+    _paragraphs = cleandoc(getattr(_command.callback, "__doc__", None) or "").split("\n\n")
+    _command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in _paragraphs)
 
 
 def _version(wanted: bool | None) -> None:

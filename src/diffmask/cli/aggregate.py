@@ -31,7 +31,7 @@ def aggregate(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Print the words that matter most per class, with 95 % intervals over texts and counts.
+    """Print the words that matter most per class, with counts and 95 % intervals over texts.
 
     Example: diffmask aggregate scores.parquet --by word --out words.csv
     """

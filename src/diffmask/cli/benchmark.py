@@ -48,7 +48,7 @@ def benchmark(
     workers: options.Workers = None,
     quiet: options.Quiet = False,
     self_test: Annotated[
-        bool, typer.Option("--self-test", help="Also test whether the metrics rank degraded explanations rightly.")
+        bool, typer.Option("--self-test", help="Also test whether the metrics rank degraded explanations correctly.")
     ] = False,
     task: options.TaskName = None,
     trust_remote_code: options.TrustRemoteCode = False,

@@ -13,10 +13,11 @@ def demo(
     rows: Annotated[int | None, typer.Option(min=1, help="Number of reviews to fine-tune on.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of training steps of the explainer.")] = None,
 ) -> None:
-    """Fine-tune a packaged encoder on packaged reviews, fit SurrogateMask, explain ten held-out sentences, benchmark.
+    """Train a small classifier on packaged reviews, explain ten held-out sentences, and benchmark five methods.
 
-    The command first prints which words each prediction needs, up to which layer, and whether the prediction survives
-    without the others. It ends with a benchmark of five methods and its report. A killed run resumes.
+    The command fine-tunes the packaged encoder and fits SurrogateMask. It prints which words each prediction needs, up
+    to which layer, and whether the prediction survives without the others. It ends with a benchmark and its report. A
+    killed run resumes.
 
     Example: diffmask demo --out runs/demo
     """

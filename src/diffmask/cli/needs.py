@@ -34,7 +34,7 @@ def needs(
     out: Annotated[Path | None, typer.Option(help="JSON file to write, with character spans.")] = None,
     html: Annotated[Path | None, typer.Option(help="Page to write: parts shaded, response tokens linked.")] = None,
 ) -> None:
-    """Find the smallest set of parts that keeps the response, verified by running the model on it.
+    """Find the smallest set of prompt parts that keeps a language model's response, verified on the model.
 
     Example: diffmask needs --model smollm2 --documents docs.jsonl --question "Where does Maria live?"
     """

@@ -78,7 +78,9 @@ def roar(
     ] = Path("runs/roar"),
     choices: Choices = None,
 ) -> None:
-    """Mask the most important tokens, train the model again, and print its score; missing steps are computed first.
+    """Compute one point of a ROAR curve: mask the most important tokens, retrain the model, and print its score.
+
+    Earlier steps that are missing are computed first; finished ones are read from --out.
 
     Example: diffmask roar --task babi-1 --importance-measure gradient --roar-strategy quantile --k 20 --recursive
     --recursive-step-size 10 --seed 0

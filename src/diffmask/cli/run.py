@@ -30,7 +30,7 @@ def run(
     walltime: options.Walltime = None,
     interface: options.Interface = None,
 ) -> None:
-    """Run an experiment, or the part of it that is missing. A killed run resumes when it is started again.
+    """Run an experiment, or the part of it that is missing: a killed run resumes when it is started again.
 
     Example: diffmask run experiments/toy.yaml --out runs/toy --engine processes seeds=[0,1] methods.0.margin=0.1
     """

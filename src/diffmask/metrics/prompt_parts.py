@@ -91,7 +91,7 @@ class PartErasure(Metric):
             higher_is_better=False,
             definition="KL(original || only the k parts with the highest scores), in nats per response token",
             interpretation="The parts with the highest scores are nearly enough for the response.",
-            limitation="A model that leans on its whole prompt has a large value for every method.",
+            limitation="A model that depends on its whole prompt has a large value for every method.",
         ),
         MetricInfo(
             name="identical_response",

@@ -1,4 +1,4 @@
-"""The HTML report of a run or a benchmark, and the tables and figures beside it.
+"""The HTML report of a run or a benchmark, and its tables and figures.
 
 The page is one file without network access: per task the verdict first, then the evidence. A content security policy
 allows only its own script and style.
