@@ -94,3 +94,25 @@ def test_a_search_without_a_satisfying_level_keeps_everything() -> None:
     # Every mask satisfies a margin beyond reach: the highest level, then halfway to all tokens, twice.
     pooled = torch.cat([scores[trace.rows.maskable] for scores, trace in zip(search.scores, traces, strict=True)])
     assert search.highest(1e3) == pytest.approx(pooled.quantile(0.9875).item())
+
+
+def test_a_trained_threshold_that_satisfies_the_margin_is_kept_and_not_moved_to_a_score() -> None:
+    task = WordsTask()
+    explainer = fitted(METHODS[2], task)
+    traces = list(iter_traces(task, task.data["test"]))
+    # Two groups of scores with a wide gap: the level of a quantile would put the threshold at an edge of the gap.
+    needed = [explainer.threshold_scores(trace, "embedding") for trace in traces]
+    middle = torch.cat([scores[trace.rows.maskable] for scores, trace in zip(needed, traces, strict=True)]).median()
+    scores = [torch.where(part > middle, 10.0, -10.0) + 0.01 * part for part in needed]
+    kept = [trace.rows.maskable for trace in traces]
+    search = ThresholdSearch(explainer, "embedding", traces, kept, scores)
+    masked = search.masks(0.0)
+    caused = torch.cat(
+        [explainer.masking_divergence(trace, "embedding", mask) for trace, mask in zip(traces, masked, strict=True)]
+    )
+    margin = caused.mean().item() + 1e-6
+    assert not explainer.satisfies_margin(traces, "embedding", search.masks(11.0), margin)
+    assert search.highest(margin, halvings=0, trained=0.0) == 0.0
+    assert search.highest(margin, halvings=0) < -9.0
+    # A trained threshold that breaks the margin is given up.
+    assert search.highest(-1.0, trained=0.0) == -torch.inf

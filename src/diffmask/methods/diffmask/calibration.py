@@ -35,13 +35,22 @@ def calibration_split(task: Task) -> tuple[Batch, Batch]:
 
 
 @torch.no_grad()
-def calibrate(explainer: MaskExplainer, rows: Batch, margins: Mapping[str, float], slack: float = SLACK) -> None:
-    """Set the threshold of every site, first to last, as high as hard masks satisfy `slack` times its margin."""
+def calibrate(
+    explainer: MaskExplainer,
+    rows: Batch,
+    margins: Mapping[str, float],
+    slack: float = SLACK,
+    trained: float | None = None,
+) -> None:
+    """Set the threshold of every site, first to last, as high as hard masks satisfy `slack` times its margin.
+
+    A threshold that the fit itself has `trained` is kept exactly, unless it breaks the margin or a higher one holds it.
+    """
     traces = list(iter_traces(explainer.task, rows, 32))
     kept = [trace.rows.maskable for trace in traces]
     for site in progress_bar(explainer.sites, "calibrate thresholds"):
         search = ThresholdSearch.at(explainer, site, traces, kept)
-        threshold = search.highest(slack * margins[site])
+        threshold = search.highest(slack * margins[site], trained=trained)
         explainer.set_threshold(site, threshold)
         if explainer.nested:
             kept = search.masks(threshold)
@@ -71,24 +80,32 @@ class ThresholdSearch:
         """Return the hard masks at a threshold, one per trace."""
         return [kept & (scores > threshold) for kept, scores in zip(self.kept, self.scores, strict=True)]
 
-    def highest(self, margin: float, halvings: int = 2, standard_errors: float = 0.0) -> float:
+    def highest(
+        self, margin: float, halvings: int = 2, standard_errors: float = 0.0, trained: float | None = None
+    ) -> float:
         """Return the threshold of the first of `LEVELS` that satisfies the margin, refined by bisection; or -inf.
 
-        Levels are quantiles of the scores.
+        Levels are quantiles of the scores. A trained threshold is one more level, and is returned as it is: it may lie
+        in a wide gap between scores, where a quantile is an edge of the gap.
         """
         pooled = torch.cat(
             [scores[trace.rows.maskable] for scores, trace in zip(self.scores, self.traces, strict=True)]
         )
         pooled = pooled[pooled.isfinite()]
 
+        own = [] if trained is None else [(pooled <= trained).double().mean().item()]
+
+        def threshold_at(level: float) -> float:
+            return trained if trained is not None and level in own else pooled.quantile(level).item()
+
         def satisfied(level: float) -> bool:
-            masks = self.masks(pooled.quantile(level).item())
+            masks = self.masks(threshold_at(level))
             return self.explainer.satisfies_margin(self.traces, self.site, masks, margin, standard_errors)
 
         if not len(pooled):
             return -torch.inf
         failed = 1.0
-        for level in LEVELS:
+        for level in sorted([*LEVELS, *own], reverse=True):
             if satisfied(level):
                 break
             failed = level
@@ -97,4 +114,4 @@ class ThresholdSearch:
         for _ in range(halvings):
             middle = (level + failed) / 2
             level, failed = (middle, failed) if satisfied(middle) else (level, middle)
-        return pooled.quantile(level).item() if level else -torch.inf
+        return threshold_at(level) if level else -torch.inf

@@ -125,6 +125,7 @@ class DiffMask(SiteMaskMethod):
     """
 
     name: ClassVar[str] = "diffmask"
+    revision: ClassVar[int] = 1
 
     probe: ProbeKind = "diffmask"
     """Network that predicts the gates: De Cao's, or one of a published news recommender. Simple: one probe, at the last
@@ -197,7 +198,8 @@ class DiffMask(SiteMaskMethod):
         explainer.temperature = self.schedule.temperature[1]
         if self.calibration_rows:
             rows, held_out = calibration_split(task)
-            calibrate(explainer, rows.spread(self.calibration_rows), self.site_margins(explainer.sites))
+            rows = rows.spread(self.calibration_rows)
+            calibrate(explainer, rows, self.site_margins(explainer.sites), trained=0.0)
         else:
             held_out = held_out_rows(task)
         margins = dict.fromkeys(explainer.sites, self.margin)
