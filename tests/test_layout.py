@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,11 @@ def test_a_file_imports_only_what_stands_before_it(file: Path) -> None:
     assert here in ORDER, f"give '{here}' a place in ORDER"
     later = {name for name in imports(file) if ORDER.index(name) > ORDER.index(here)} - VIEWS.get(here, set())
     assert not later, f"{here} imports {later}, which stand after it"
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    names = Counter(file.stem for file in FILES if file.stem != "__init__")
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def loaded_by(code: str) -> set[str]:

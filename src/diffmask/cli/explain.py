@@ -73,11 +73,10 @@ def explain(
     quiet: Quiet = False,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
-    """Explain texts, questions, or every row of a table.
+    """Explain texts, questions, or every row of a table; a killed table resumes when it is started again.
 
     A text given by --text is verified: the printed words were measured to be enough. A table takes one forward pass per
     text and predicts the needed words; --verify measures them and adds columns (enough, kl, same_prediction, minimal).
-    A table is explained in shards: a killed run resumes when it is started again.
 
     Example: diffmask explain explainer/ --text "A fast, funny, highly enjoyable movie."
 
