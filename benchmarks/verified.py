@@ -9,10 +9,12 @@ methods. The machine must be idle for the figures in bare passes: they are ratio
 """
 
 import argparse
+import copy
 import json
+import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -26,8 +28,10 @@ from diffmask.core.batch import Batch
 from diffmask.core.config import parse
 from diffmask.core.distributions import agreement, divergence
 from diffmask.core.explainer import Explainer
+from diffmask.core.verification.layers import verify_inputs
 from diffmask.core.verification.masks import MaskedTexts, TextUnits, VerifiedMasks, run_searches, select_rows, verify
 from diffmask.core.verification.search import Kept, Measurement, Search, SearchResult
+from diffmask.explanation.text_units import is_punctuation
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.explain_texts import row_words
 
@@ -66,8 +70,14 @@ class Texts:
 
     @property
     def text_units(self) -> list[TextUnits]:
-        """Return the words as units, one row per text."""
-        return [TextUnits.of_row(row, columns) for row, columns in enumerate(self.units)]
+        """Return the words as units, one row per text; punctuation is avoided, as in explanations."""
+        return [
+            replace(
+                TextUnits.of_row(row, columns),
+                avoided=tuple(number for number, word in enumerate(words) if is_punctuation(word)),
+            )
+            for row, (columns, words) in enumerate(zip(self.units, self.words, strict=True))
+        ]
 
     def unit_counts(self, kept: Tensor) -> list[int]:
         """Count the words of which some token is kept."""
@@ -219,7 +229,34 @@ def jaccard(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> 
     return mean(len(a & b) / len(a | b) if a | b else 1.0 for a, b in pairs), mean(a == b for a, b in pairs)
 
 
-def report_predictions(explainer: Explainer, texts: Texts, margin: float) -> list[list[int]]:
+def without_coverage(explainer: Explainer) -> Explainer:
+    """Return a copy of a SurrogateMask's explainer whose margin bounds the mean KL."""
+    prices = {"risk_prices": torch.zeros_like(explainer.get_buffer("risk_prices"))}
+    plain = copy.copy(explainer)
+    plain._buffers = {**explainer._buffers, **prices}
+    return plain
+
+
+def drop_layers(explainer: Explainer, texts: Texts, masks: VerifiedMasks, margin: float) -> list[list[int]]:
+    """Return for each word of each text the number of layers whose verified set has it."""
+    attribution = explainer(texts.batch)
+    layers = verify_inputs(
+        lambda batch, kept: explainer.predict_kept(batch, kept, None),
+        texts.batch,
+        texts.answer,
+        attribution.by_layer,
+        attribution.layers,
+        texts.text_units,
+        masks,
+        [margin] * len(attribution.layers),
+    )
+    return [
+        [sum(word in kept for kept in sets) for word in range(len(units))]
+        for sets, units in zip(layers.units, texts.units, strict=True)
+    ]
+
+
+def report_predictions(explainer: Explainer, texts: Texts, margin: float, name: str) -> list[list[int]]:
     """Print how the hard masks of the last site do without verification; return the words they keep."""
     attribution = explainer(texts.batch)
     kept = texts.whole_words(attribution.by_layer[:, -1] > 0.5)
@@ -228,7 +265,7 @@ def report_predictions(explainer: Explainer, texts: Texts, margin: float) -> lis
     wrong = [e and not h for e, h in zip(empty, found.holds, strict=True)]
     valid = [h and m for h, m in zip(found.holds, found.minimal, strict=True)]
     print(
-        f"| predicted | {mean(found.holds):.1%} | {mean(found.flips):.1%} | {mean(empty):.1%} | {mean(wrong):.1%} | "
+        f"| {name} | {mean(found.holds):.1%} | {mean(found.flips):.1%} | {mean(empty):.1%} | {mean(wrong):.1%} | "
         f"{mean(valid):.1%} | {mean(texts.unit_counts(kept)):.2f} | 0 |",
         flush=True,
     )
@@ -329,7 +366,8 @@ def report_shares(seeds: Sequence[Explainer], texts: Texts, margin: float) -> No
     print(f"{len(texts.batch)} texts, margin {margin}\n")
     print("| sets | within margin | flipped | empty | falsely empty | valid and minimal | words kept | rows per text |")
     print("|---|---|---|---|---|---|---|---|")
-    predicted = [report_predictions(explainer, texts, margin) for explainer in seeds]
+    report_predictions(without_coverage(seeds[0]), texts, margin, "predicted, coverage=None")
+    predicted = [report_predictions(explainer, texts, margin, "predicted") for explainer in seeds]
     masks = [verified(seeds[0], texts, explainer(texts.batch).scores, margin) for explainer in seeds]
     for one in masks:
         report_verified(seeds[0], texts, one, margin)
@@ -341,7 +379,37 @@ def report_shares(seeds: Sequence[Explainer], texts: Texts, margin: float) -> No
         for second in others[:1]:
             overlap, equal = jaccard(first, second)
             print(f"\ntwo seeds, {name}: Jaccard {overlap:.3f}, identical {equal:.1%}", flush=True)
+    if len(seeds) > 1:
+        report_drops(seeds, texts, masks, margin)
+    report_rows(texts, masks[0])
     report_layers(seeds[0], texts, margin)
+
+
+def report_drops(seeds: Sequence[Explainer], texts: Texts, masks: Sequence[VerifiedMasks], margin: float) -> None:
+    """Print how far the layer that drops a word moves between the first two seeds."""
+    first, second = (
+        [layer for text in drop_layers(seeds[number], texts, masks[number], margin) for layer in text]
+        for number in (0, 1)
+    )
+    moved = mean(abs(a - b) for a, b in zip(first, second, strict=True))
+    shuffled = random.Random(0).sample(second, len(second))
+    chance = mean(abs(a - b) for a, b in zip(first, shuffled, strict=True))
+    print(
+        f"\ntwo seeds, layer that drops a word: mean difference {moved:.2f} (of shuffled words {chance:.2f})",
+        flush=True,
+    )
+
+
+def report_rows(texts: Texts, masks: VerifiedMasks) -> None:
+    """Print the rows of the search: all texts, and those of about 25 tokens."""
+    lengths = texts.batch.present.sum(dim=1)
+    for name, some in (("all texts", lengths > 0), ("texts of 22 to 28 tokens", (lengths >= 22) & (lengths <= 28))):
+        rows = masks.rows_used[some].double()
+        print(
+            f"\nrows, {name}: mean {rows.mean():.1f}, 95th percentile {rows.quantile(0.95):.0f}, "
+            f"most {rows.max():.0f}, over 24 {(rows > 24).double().mean():.1%}",
+            flush=True,
+        )
 
 
 def main() -> None:

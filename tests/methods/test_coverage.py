@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch.distributions import Bernoulli
 
 from diffmask.core.distributions import agreement, divergence
 from diffmask.core.explainer import ForwardTrace
+from diffmask.core.verification.search import log_odds_range
 from diffmask.errors import ConfigError
-from diffmask.methods.diffmask.coverage import FACTORS, SMALLEST_FACTOR, calibrate_coverage, text_features
+from diffmask.methods.diffmask.coverage import FACTORS, calibrate_coverage, log_odds_bounds, risk_features
 from diffmask.methods.diffmask.surrogate import SurrogateMask, SurrogateMaskExplainer
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
@@ -45,50 +45,91 @@ def holding_share(explainer: SurrogateMaskExplainer, rows: list[tuple[str, int]]
     return holds.float().mean().item()
 
 
+def without_coverage(explainer: SurrogateMaskExplainer) -> None:
+    explainer.risk_weights.zero_()
+    explainer.risk_prices.zero_()
+
+
 def test_nine_in_ten_unseen_texts_hold_at_a_coverage_of_nine_tenths(fitted: SurrogateMaskExplainer) -> None:
+    without_coverage(fitted)
     # Thresholds that erase far too much: nearly every text breaks.
     fitted.thresholds.fill_(1e6)
     site = fitted.sites[-1] if fitted.mask == "inputs" else fitted.sites[0]
     unseen = texts(300, 2)
-    before = holding_share(fitted, unseen, site)
-    calibrate_coverage(fitted, fitted.task.data["valid"], MARGIN, 0.9)
-    assert before < 0.8
-    # Even the smallest multiple of these thresholds erases everything: only the smallest factor is left, and honest.
-    fitted.thresholds.fill_(MARGIN)
-    fitted.factor_weights.zero_()
-    calibrate_coverage(fitted, fitted.task.data["valid"], MARGIN, 0.9)
+    assert holding_share(fitted, unseen, site) < 0.8
+    calibrate_coverage(fitted, fitted.task.data["valid"], 0.9)
+    assert fitted.risk_prices.any()
     # Three standard errors of 300 texts below nine tenths.
+    assert holding_share(fitted, unseen, site) >= 0.9 - 3 * (0.09 / 300) ** 0.5
+    fitted.thresholds.fill_(MARGIN)
+    without_coverage(fitted)
+    calibrate_coverage(fitted, fitted.task.data["valid"], 0.9)
     assert holding_share(fitted, unseen, site) >= 0.9 - 3 * (0.09 / 300) ** 0.5
 
 
 def test_with_few_rows_the_thresholds_stay_as_they_are(fitted: SurrogateMaskExplainer) -> None:
-    fitted.factor_weights.zero_()
-    calibrate_coverage(fitted, fitted.task.data["valid"][:20], MARGIN, 0.95)
-    assert not fitted.factor_weights.any()
+    without_coverage(fitted)
+    calibrate_coverage(fitted, fitted.task.data["valid"][:20], 0.95)
+    assert not fitted.risk_prices.any()
 
 
-def test_masks_at_factor_one_are_the_hard_masks(fitted: SurrogateMaskExplainer) -> None:
-    fitted.factor_weights.zero_()
+def test_masks_at_factor_one_are_the_hard_masks_and_at_zero_keep_all(fitted: SurrogateMaskExplainer) -> None:
+    without_coverage(fitted)
     trace = ForwardTrace.of(fitted.task, fitted.task.data["valid"][:8])
     site = fitted.sites[-1]
-    _, masks = fitted.scaled_masks(trace, site, (1.0,))
-    assert torch.equal(masks[0] & trace.rows.maskable, (fitted.hard_mask(trace, site) > 0) & trace.rows.maskable)
+    masks = fitted.scaled_masks(trace, site)
+    expected = (fitted.hard_mask(trace, site) > 0) & trace.rows.maskable
+    assert torch.equal(masks.kept[:, FACTORS.index(1.0)], expected)
+    assert torch.equal(masks.kept[:, 0], trace.rows.maskable)
+    assert masks.share[:, 0].tolist() == [1.0] * 8
 
 
 def test_a_smaller_factor_keeps_more(fitted: SurrogateMaskExplainer) -> None:
     trace = ForwardTrace.of(fitted.task, fitted.task.data["valid"][:8])
-    _, masks = fitted.scaled_masks(trace, fitted.sites[-1], FACTORS)
-    for small, large in pairwise(masks):
+    masks = fitted.scaled_masks(trace, fitted.sites[-1])
+    for small, large in pairwise(masks.kept.unbind(dim=1)):
         assert not (large & ~small).any()
-    assert FACTORS[0] > SMALLEST_FACTOR
+    assert (masks.share.diff(dim=1) <= 0).all()
 
 
-def test_features_are_what_they_say() -> None:
-    costs = torch.tensor([[torch.inf, 0.5, 2.0, 0.1]])
-    features = text_features(Bernoulli(logits=torch.tensor([3.0])), costs, torch.tensor(0.2))
-    expected = torch.tensor([3.0 / 5, 3.0, 2.0, 2.0 + 1])
-    expected[1:] = expected[1:].log()
-    torch.testing.assert_close(features[0], expected)
+def test_the_mask_of_a_text_is_one_of_its_scaled_masks_and_scores_above_one_half(
+    fitted: SurrogateMaskExplainer,
+) -> None:
+    without_coverage(fitted)
+    calibrate_coverage(fitted, fitted.task.data["valid"], 0.9)
+    trace = ForwardTrace.of(fitted.task, fitted.task.data["valid"][:40])
+    site = fitted.sites[-1]
+    kept = (fitted.hard_mask(trace, site) > 0) & trace.rows.maskable
+    candidates = fitted.scaled_masks(trace, site).kept
+    assert (candidates == kept[:, None]).all(dim=2).any(dim=1).all()
+    attribution = fitted.attribution(trace)
+    assert attribution.by_layer is not None
+    assert torch.equal((attribution.by_layer[:, -1] > 0.5) & trace.rows.maskable, kept)
+    if fitted.mask == "inputs":
+        assert torch.equal((attribution.scores > 0.5) & trace.rows.maskable, kept)
+
+
+def test_features_are_the_tolerance_and_the_distances_to_both_bounds(fitted: SurrogateMaskExplainer) -> None:
+    trace = ForwardTrace.of(fitted.task, fitted.task.data["valid"][:3])
+    contribution = torch.full(trace.rows.tokens.shape, 0.01)
+    erased = trace.rows.maskable[:, None].repeat(1, 2, 1)
+    erased[:, 0] = False
+    features = risk_features(trace, contribution, erased, margin=0.1)
+    probability = trace.answer.probs.amax(dim=1).double()  # type: ignore[attr-defined]
+    for row in range(3):
+        lead = float(torch.logit(probability[row]))
+        low, high = log_odds_range(lead, 0.1)
+        for mask, fallen in enumerate([lead, lead - 0.01 * int(trace.rows.maskable[row].sum())]):
+            tolerance = float(torch.tensor(max(lead - low, 1e-3)).log())
+            expected = [tolerance, min(max(fallen - low, -3), 3), min(max(high - fallen, -1), 3)]
+            assert features[row, mask].tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_bounds_are_those_of_the_search() -> None:
+    leads = [-1.0, 0.01, 0.5, 2.0, 7.0]
+    low, high = log_odds_bounds(torch.tensor(leads), 0.1)
+    for number, lead in enumerate(leads):
+        assert (float(low[number]), float(high[number])) == pytest.approx(log_odds_range(lead, 0.1), abs=1e-3)
 
 
 def test_a_coverage_outside_of_zero_and_one_is_refused() -> None:
@@ -98,7 +139,7 @@ def test_a_coverage_outside_of_zero_and_one_is_refused() -> None:
 
 def test_a_fit_reports_the_share_that_holds() -> None:
     task = TextClassification(tiny_model("bert"), word_pieces(), train=texts(200, 0), valid=texts(200, 1))
-    explainer = SurrogateMask(steps=4, batch_size=16, margin=MARGIN, coverage=0.95).fit(task)
+    explainer = SurrogateMask(steps=4, batch_size=16, margin=MARGIN).fit(task)
     last = explainer.diagnostics[task.sites[-1]]
     assert last["coverage"] == 0.95 and last["rows"] == 100
     assert 0 <= last["falsely_empty"] <= 1 - last["holding_share"] <= 1

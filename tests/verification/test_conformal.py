@@ -1,41 +1,77 @@
-"""Conformal thresholds hold for the stated share of new texts."""
+"""The mask of each text is chosen by risk and size, and the stated share of new texts holds."""
 
-import math
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
 
-from diffmask.core.verification.conformal import fit_thresholds, largest_holding, lower_quantile
+from diffmask.core.verification.conformal import PRICES, calibrate_price, choose_masks, fit_risk, predicted_risk
+
+KEPT = torch.tensor([1.0, 0.5, 0.2, 0.0])
+"""Share of tokens that the four masks of a text keep."""
 
 
-def test_the_stated_share_of_new_texts_holds() -> None:
-    # log t = 2 x - 1 + noise: the regression is right, the noise is heavy-tailed.
+def draw_texts(count: int, draw: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Features, kept shares and outcomes of texts: a mask breaks if its difficulty is above 2 minus noise."""
+    sure = torch.rand(count, 1, generator=draw) * 3
+    difficulty = 3 * (1 - KEPT) - sure
+    noise = torch.randn(count, 1, generator=draw) / 2
+    holds = (difficulty + noise <= 0) | (KEPT == 1)
+    return difficulty[..., None], KEPT.expand(count, -1), holds
+
+
+def chosen(values: Tensor, index: Tensor) -> Tensor:
+    return values.gather(1, index[:, None])[:, 0]
+
+
+def test_the_stated_share_of_new_texts_holds_with_small_masks() -> None:
     draw = torch.Generator().manual_seed(0)
-    shares = []
-    for _ in range(60):
-        features = torch.randn(400, 1, generator=draw)
-        noise = torch.randn(400, generator=draw) / torch.rand(400, generator=draw).clamp(min=0.05)
-        largest = (2 * features[:, 0] - 1 + noise).exp()
-        found = fit_thresholds(features[:200], largest[:200], share=0.9)
-        shares.append(float((largest[200:] >= found(features[200:])).float().mean()))
-    assert sum(shares) / len(shares) == pytest.approx(0.91, abs=0.02)
+    shares, sizes = [], []
+    for _ in range(40):
+        features, kept, holds = draw_texts(400, draw)
+        weights = fit_risk(features[:100], holds[:100])
+        risk = predicted_risk(features, weights)
+        price = calibrate_price(kept[100:200], risk[100:200], holds[100:200], 0.9)
+        assert price is not None
+        index = choose_masks(kept[200:], risk[200:], price)
+        shares.append(float(chosen(holds[200:], index).float().mean()))
+        sizes.append(float(chosen(kept[200:], index).mean()))
+    assert sum(shares) / len(shares) == pytest.approx(0.91, abs=0.03)
+    # Any single mask for all texts that holds on nine tenths keeps everything.
+    assert sum(sizes) / len(sizes) < 0.75
 
 
-def test_a_threshold_depends_on_the_text_and_beats_one_for_all() -> None:
+def test_the_risk_is_the_probability_of_a_break() -> None:
     draw = torch.Generator().manual_seed(1)
-    features = torch.randn(400, 1, generator=draw)
-    largest = (2 * features[:, 0] + 0.1 * torch.randn(400, generator=draw)).exp()
-    found = fit_thresholds(features, largest, share=0.95)
-    same = math.exp(lower_quantile(largest.log(), 0.95))
-    assert float((found(features) > same).float().mean()) > 0.9
+    features = torch.randn(4000, 1, 1, generator=draw)
+    breaks = torch.rand(4000, 1, generator=draw) < (2 * features[..., 0] - 1).sigmoid()
+    weights = fit_risk(features, ~breaks)
+    assert weights.tolist() == pytest.approx([2.0, -1.0], abs=0.2)
+    risk = predicted_risk(features, weights)
+    for low in (0.0, 0.25, 0.5, 0.75):
+        inside = (risk >= low) & (risk < low + 0.25)
+        assert float(breaks[inside].float().mean()) == pytest.approx(float(risk[inside].mean()), abs=0.05)
 
 
-def test_too_few_texts_keep_everything() -> None:
-    found = fit_thresholds(torch.zeros(10, 1), torch.ones(10), share=0.95)
-    assert found(torch.zeros(2, 1)).tolist() == [0.0, 0.0]
+def test_masks_that_all_hold_have_next_to_no_risk() -> None:
+    features = torch.zeros(50, 2, 1)
+    risk = predicted_risk(features, fit_risk(features, torch.ones(50, 2, dtype=torch.bool)))
+    assert float(risk.max()) < 0.02
 
 
-def test_thresholds_after_the_first_that_breaks_do_not_count() -> None:
-    thresholds = torch.tensor([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    holds = torch.tensor([[True, False, True], [False, True, True], [True, True, True]])
-    assert largest_holding(thresholds, holds).tolist() == [1.0, 0.0, 3.0]
+def test_a_higher_price_never_chooses_a_riskier_mask() -> None:
+    draw = torch.Generator().manual_seed(2)
+    kept, risk = torch.rand(50, 5, generator=draw), torch.rand(50, 5, generator=draw)
+    risks = [chosen(risk, choose_masks(kept, risk, price)) for price in PRICES]
+    assert all(bool((high <= low).all()) for high, low in pairwise(risks))
+
+
+def test_too_few_texts_have_no_price() -> None:
+    kept, risk = KEPT.expand(10, -1), torch.zeros(10, 4)
+    assert calibrate_price(kept, risk, torch.ones(10, 4, dtype=torch.bool), 0.95) is None
+
+
+def test_a_risk_that_is_wrong_about_every_text_has_no_price() -> None:
+    kept, holds = torch.tensor([[0.9, 0.1]]).expand(100, -1), torch.zeros(100, 2, dtype=torch.bool)
+    assert calibrate_price(kept, torch.zeros(100, 2), holds, 0.95) is None

@@ -1,72 +1,77 @@
-"""Split-conformal thresholds: a stated share of new texts holds the margin without verification.
+"""Choice of one mask per text such that a stated share of new texts holds the margin without verification.
 
-For each calibration text let t be the largest threshold whose mask holds the margin. A ridge regression predicts log t
-from features of the text on one half; on the other half the residuals r = log t - prediction are sorted, and the
-threshold of a new text is exp(prediction + q), q the k-th smallest residual with k = floor((n + 1) (1 - share)). If
-texts are exchangeable, then t >= threshold for at least `share` of new texts (Vovk et al. 2005; Lei et al. 2018).
+Several nested masks of every calibration text are measured. On one half of the texts a logistic regression learns the
+risk of a mask, the probability that it breaks, from features of the mask. The mask of a text is the one with the
+smallest `share of tokens kept + price * risk`. On the other half the price falls for as long as
+(texts that break + 1) / (texts + 1) <= 1 - share: conformal risk control (Angelopoulos et al. 2024). The loss need not
+be monotone in the price, so the search stops at the first price that fails.
 """
 
-from dataclasses import dataclass
-
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class ConformalThresholds:
-    """A threshold per text, from its features."""
-
-    weights: Float[Tensor, " feature"]
-    """Of the features and, last, of the constant 1."""
-    quantile: float
-    """Added to the predicted log threshold; minus infinity if there are too few calibration texts for the share."""
-
-    def __call__(self, features: Float[Tensor, "text feature"]) -> Float[Tensor, " text"]:
-        """Return the threshold of each text."""
-        return (_with_constant(features) @ self.weights + self.quantile).exp()
+PRICES = tuple(10 ** (2 - step / 20) for step in range(81))
+"""Prices of a risk of one, in shares of tokens kept, from the highest to the lowest."""
+NEWTON_STEPS = 30
 
 
-def fit_thresholds(
-    features: Float[Tensor, "text feature"], largest: Float[Tensor, " text"], share: float = 0.95, ridge: float = 1.0
-) -> ConformalThresholds:
-    """Fit on every other text and calibrate on the rest, so that a share of new texts has a larger `largest`."""
-    logs = largest.double().clamp(min=1e-9).log()
-    design = _with_constant(features.double())
-    train, test = design[::2], design[1::2]
-    penalty = ridge * torch.eye(design.shape[1], dtype=design.dtype)
-    penalty[-1, -1] = 0.0
-    weights = torch.linalg.solve(train.T @ train + penalty, train.T @ logs[::2])
-    return ConformalThresholds(weights, lower_quantile(logs[1::2] - test @ weights, share))
+def fit_risk(
+    features: Float[Tensor, "text mask feature"], holds: Bool[Tensor, "text mask"], ridge: float = 1.0
+) -> Float[Tensor, " weight"]:
+    """Return the weights of a logistic regression for masks that break; the last weight is that of the constant."""
+    design = _with_constant(features).flatten(0, 1)
+    target = (~holds).to(design).flatten()
+    penalty = ridge * torch.eye(design.shape[1]).to(design)
+    penalty[-1, -1] = 1e-3  # Keeps the regression finite where every mask holds.
+    weights = design.new_zeros(design.shape[1])
+    for _ in range(NEWTON_STEPS):
+        risk = (design @ weights).sigmoid()
+        gradient = design.T @ (risk - target) + penalty @ weights
+        curvature = (design * (risk * (1 - risk)).clamp(min=1e-6)[:, None]).T @ design + penalty
+        weights = weights - torch.linalg.solve(curvature, gradient)
+    return weights
 
 
-def lower_quantile(values: Float[Tensor, " text"], share: float) -> float:
-    """Return the k-th smallest value, k = floor((n + 1) (1 - share)); minus infinity if k is 0.
+def predicted_risk(
+    features: Float[Tensor, "text mask feature"], weights: Float[Tensor, " weight"]
+) -> Float[Tensor, "text mask"]:
+    """Return the probability that each mask breaks."""
+    return (_with_constant(features) @ weights.double()).sigmoid()
 
-    A new exchangeable value is at least as large with probability `share`.
 
-    >>> lower_quantile(torch.arange(1.0, 20.0), 0.9)
-    2.0
-    >>> lower_quantile(torch.arange(1.0, 9.0), 0.95)
-    -inf
+def choose_masks(
+    kept: Float[Tensor, "text mask"], risk: Float[Tensor, "text mask"], price: float
+) -> Int[Tensor, " text"]:
+    """Return the mask of each text with the smallest share of tokens kept plus price times risk.
+
+    A mask that keeps everything has no risk.
+
+    >>> choose_masks(torch.tensor([[1.0, 0.5, 0.1]]), torch.tensor([[0.3, 0.02, 0.9]]), price=1.0)
+    tensor([1])
     """
-    # A small constant: (19 + 1) (1 - 0.9) is 1.9999999999999996 in floating point.
-    place = int((len(values) + 1) * (1 - share) + 1e-9)
-    return float(values.sort().values[place - 1]) if place else -float("inf")
+    return (kept + price * risk.masked_fill(kept >= 1, 0.0)).argmin(dim=1)
 
 
-def largest_holding(
-    thresholds: Float[Tensor, "text step"], holds: Bool[Tensor, "text step"], none: float = 0.0
-) -> Float[Tensor, " text"]:
-    """Return, per text, the largest of its rising thresholds up to which all hold; `none` if the first breaks.
+def calibrate_price(
+    kept: Float[Tensor, "text mask"],
+    risk: Float[Tensor, "text mask"],
+    holds: Bool[Tensor, "text mask"],
+    share: float,
+) -> float | None:
+    """Return the lowest price, searched from the highest, at which the stated share of new texts holds.
 
-    >>> largest_holding(torch.tensor([[0.1, 0.2, 0.3]]), torch.tensor([[True, True, False]]))
-    tensor([0.2000])
+    None if there are too few texts for the share, or if even the highest price fails.
     """
-    count = holds.long().cumprod(dim=1).sum(dim=1)
-    padded = torch.cat([thresholds.new_full((len(thresholds), 1), none), thresholds], dim=1)
-    return padded.gather(1, count[:, None])[:, 0]
+    allowed = (1 - share) * (len(kept) + 1) - 1 + 1e-9
+    lowest = None
+    for price in PRICES:
+        broken = ~holds.gather(1, choose_masks(kept, risk, price)[:, None])
+        if int(broken.sum()) > allowed:
+            break
+        lowest = price
+    return lowest
 
 
-def _with_constant(features: Float[Tensor, "text feature"]) -> Float[Tensor, "text column"]:
-    return torch.cat([features, features.new_ones(len(features), 1)], dim=1).double()
+def _with_constant(features: Float[Tensor, "text mask feature"]) -> Float[Tensor, "text mask column"]:
+    return torch.cat([features, torch.ones_like(features[..., :1])], dim=-1).double()

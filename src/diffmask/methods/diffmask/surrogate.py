@@ -9,12 +9,11 @@ gates or through the model.
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softsign
 
@@ -24,7 +23,7 @@ from diffmask.core.distributions import FlatLogits, flat_logits, probabilities_t
 from diffmask.core.explainer import ForwardTrace, States, iter_traces
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded, split_held_out
-from diffmask.core.verification.conformal import ConformalThresholds
+from diffmask.core.verification.conformal import choose_masks, predicted_risk
 from diffmask.errors import ConfigError
 from diffmask.methods.amortised.amortised import query_by_length
 from diffmask.methods.amortised.network import AttributionNetwork, project_all
@@ -40,13 +39,7 @@ from diffmask.methods.diffmask.base import (
 )
 from diffmask.methods.diffmask.baseline import initial_baselines, learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
-from diffmask.methods.diffmask.coverage import (
-    FACTORS,
-    FEATURES,
-    SMALLEST_FACTOR,
-    calibrate_coverage,
-    text_features,
-)
+from diffmask.methods.diffmask.coverage import FACTORS, FEATURES, ScaledMasks, calibrate_coverage
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.linear_probe import LinearProbe, fit_linear_probes
 from diffmask.methods.diffmask.surrogate_target import surrogate_target
@@ -91,8 +84,8 @@ class SurrogateMask(SiteMaskMethod):
     """Masks per text that erase the tokens which the surrogate, so far, predicts to be least necessary."""
     steps_per_batch: int = 4
     """Optimiser steps per minibatch of texts."""
-    coverage: float | None = None
-    """Share of unseen texts whose masks hold the margin and the prediction, such as 0.95; None bounds the mean KL."""
+    coverage: float | None = 0.95
+    """Share of unseen texts whose masks hold the margin and the prediction; None: the margin bounds the mean KL."""
     budget: str | None = None
     """Limit of the whole fit in place of `steps`, such as '1min'; about two thirds of it are training."""
     replay_tokens: int = 60_000
@@ -178,7 +171,8 @@ class SurrogateMask(SiteMaskMethod):
         calibration, diagnosis = (part.spread(self._check_rows()) for part in (calibration, diagnosis))
         calibrate(explainer, calibration, self.site_margins(explainer.sites))
         if self.coverage is not None:
-            calibrate_coverage(explainer, calibration, self.margin, self.coverage)
+            explainer.config = self  # The risk of a mask depends on the margin.
+            calibrate_coverage(explainer, calibration, self.coverage)
         margins = dict.fromkeys(explainer.sites, self.margin)
         explainer.diagnostics = diagnose(explainer, diagnosis, margins, coverage=self.coverage)
         report(explainer.diagnostics, self.label)
@@ -230,8 +224,10 @@ class SurrogateMaskExplainer(MaskExplainer):
     """Keep probability = c / (c + threshold), c the elimination cost; for inputs, the minimum over the sites so far."""
 
     thresholds: Tensor
-    factor_weights: Tensor
-    """Per site: weights of the text's features in the logarithm of the factor, then the constant."""
+    risk_weights: Tensor
+    """Per site: weights of the features in the risk of a mask, then the constant."""
+    risk_prices: Tensor
+    """Per site: price of a risk in the choice of each text's factor; 0 if all factors are one."""
 
     def __init__(
         self,
@@ -249,28 +245,37 @@ class SurrogateMaskExplainer(MaskExplainer):
         thresholds = torch.full((len(attributor.sites),), KEEP_ALL)
         self.register_buffer("thresholds", thresholds.to(linear_probes[attributor.sites[0]].bias))
         weights = torch.zeros(len(attributor.sites), FEATURES + 1)
-        self.register_buffer("factor_weights", weights.to(self.thresholds))
+        self.register_buffer("risk_weights", weights.to(self.thresholds))
+        self.register_buffer("risk_prices", torch.zeros_like(self.thresholds))
 
     def attribution(self, trace: ForwardTrace) -> Attribution:
         """Return keep probabilities per site, and scores.
 
-        An input that the last site keeps scores above one half, any other below. Within each half the score grows with
-        the token's contribution to the predicted class. The order of elimination would rank near ties arbitrarily:
-        either of two words with the same meaning may be erased first.
+        An input that the last site keeps scores above one half, any other below. Of the kept inputs those come first
+        that are kept at the fitted thresholds, too, before they are lowered for the coverage. Inputs of one kind are
+        ordered by their contribution to the predicted class. The order of elimination would rank near ties
+        arbitrarily: either of two words with the same meaning may be erased first.
         """
         if self.mask == "states":
             return super().attribution(trace)
         contributions = self.token_contributions(trace, self.sites)
-        keep = self._votes(trace, self.sites, contributions).cummin(dim=1).values
-        mean = contributions[-math.ceil(len(self.sites) / SCORING_SITES) :].mean(dim=0)
-        lead = surrogate_target(trace.answer).contribution(trace, mean)
-        return Attribution((binarize(keep[:, -1]) + 0.5 + 0.5 * softsign(lead)) / 2, keep, self.sites)
+        costs = self._elimination_costs(trace, self.sites, contributions)
+        factors = self._factors(trace, self.sites, costs, contributions)
+        keep = self._votes(self.sites, costs, factors).cummin(dim=1).values
+        unscaled = self._votes(self.sites, costs, torch.ones_like(factors)).amin(dim=1)
+        lead = surrogate_target(trace.answer).contribution(trace, _mean_of_last(contributions))
+        scores = binarize(keep[:, -1]) / 2 + binarize(unscaled) / 4 + (1 + softsign(lead)) / 8
+        return Attribution(scores, keep, self.sites)
 
     def keep_probability(self, trace: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
         """Return P(token kept) at these sites; for inputs a later site can only lower it."""
         last = max(map(self.sites.index, sites))
-        voters = sites if self.mask == "states" else self.sites[: last + 1]
-        votes = self._votes(trace, voters, self.token_contributions(trace, voters))
+        # The factor of a text is chosen by the masks of the last site.
+        read = len(self.sites) if self.risk_prices.any() else last + 1
+        voters = sites if self.mask == "states" else self.sites[:read]
+        contributions = self.token_contributions(trace, voters)
+        costs = self._elimination_costs(trace, voters, contributions)
+        votes = self._votes(voters, costs, self._factors(trace, voters, costs, contributions))
         if self.mask == "states":
             return votes
         return votes.cummin(dim=1).values[:, [self.sites.index(site) for site in sites]]
@@ -302,52 +307,63 @@ class SurrogateMaskExplainer(MaskExplainer):
         costs = target.elimination_costs(trace.coarse_answer, start, contributions.flatten(0, 1), maskable)
         return costs.unflatten(0, contributions.shape[:2]).transpose(0, 1)
 
-    def set_factors(self, site: str, fitted: ConformalThresholds) -> None:
-        """Set the factors of the thresholds per text; those of the last site are used by all masks of inputs."""
-        weights = fitted.weights.clone()
-        weights[-1] += fitted.quantile
-        self.factor_weights[self.sites.index(site)] = weights.to(self.factor_weights)
+    def set_risk(self, site: str, weights: Float[Tensor, " weight"], price: float) -> None:
+        """Set how the factor of each text's thresholds is chosen; masks of inputs use that of the last site."""
+        self.risk_weights[self.sites.index(site)] = weights.to(self.risk_weights)
+        self.risk_prices[self.sites.index(site)] = price
 
-    def scaled_masks(
-        self, trace: ForwardTrace, site: str, factors: Sequence[float]
-    ) -> tuple[Float[Tensor, "row feature"], list[Bool[Tensor, "row token"]]]:
-        """Return the features of each text, and the masks of a site at multiples of its thresholds."""
+    def scaled_masks(self, trace: ForwardTrace, site: str) -> ScaledMasks:
+        """Return the masks of a site at multiples of its thresholds."""
         sites = (site,) if self.mask == "states" else self.sites[: self.sites.index(site) + 1]
-        costs = self._elimination_costs(trace, sites, self.token_contributions(trace, sites))
-        thresholds = self._thresholds(sites)
-        features = text_features(trace.answer, costs[:, -1], thresholds[0, -1, 0])
-        masks = [((costs > factor * thresholds) | (thresholds < 0)).all(dim=1) for factor in factors]
-        return features, masks
+        contributions = self.token_contributions(trace, sites)
+        return self._scaled_masks(trace, sites, self._elimination_costs(trace, sites, contributions), contributions)
+
+    def _scaled_masks(
+        self,
+        trace: ForwardTrace,
+        sites: tuple[str, ...],
+        costs: Float[Tensor, "row site token"],
+        contributions: Float[Tensor, "site row token feature"],
+    ) -> ScaledMasks:
+        thresholds = self._thresholds(sites)[0, :, 0]
+        contribution = surrogate_target(trace.answer).contribution(trace, _mean_of_last(contributions))
+        return ScaledMasks.of(trace, costs, thresholds, contribution, self.margin_at(sites[-1]))
 
     def _factors(
-        self, trace: ForwardTrace, sites: tuple[str, ...], costs: Float[Tensor, "row site token"]
+        self,
+        trace: ForwardTrace,
+        sites: tuple[str, ...],
+        costs: Float[Tensor, "row site token"],
+        contributions: Float[Tensor, "site row token feature"],
     ) -> Float[Tensor, "row #site 1"]:
-        """Return the factor of the thresholds of each text."""
-        if not self.factor_weights.any():
+        """Return the factor of the thresholds of each text: one per site of states, one for all masks of inputs."""
+        if not self.risk_prices.any():
             return costs.new_ones(len(costs), 1, 1)
         if self.mask == "inputs":
-            seen = sites[-1] == self.sites[-1]
-            costs = costs[:, -1:] if seen else self.elimination_cost(trace, self.sites[-1])[:, None]
-            sites = self.sites[-1:]
-        thresholds = self._thresholds(sites)[0, :, 0]
-        features = [
-            text_features(trace.answer, cost, threshold)
-            for cost, threshold in zip(costs.unbind(dim=1), thresholds, strict=True)
+            return self._factor(trace, sites, costs, contributions)[:, None, None]
+        factors = [
+            self._factor(trace, (site,), costs[:, [index]], contributions[[index]]) for index, site in enumerate(sites)
         ]
-        weights = self.factor_weights[[self.sites.index(site) for site in sites]]
-        logs = (torch.stack(features, dim=1).to(weights) * weights[:, :-1]).sum(dim=-1) + weights[:, -1]
-        return logs.exp().clamp(SMALLEST_FACTOR, FACTORS[-1])[..., None].to(costs)
+        return torch.stack(factors, dim=1)[..., None]
+
+    def _factor(
+        self, trace: ForwardTrace, sites: tuple[str, ...], costs: Tensor, contributions: Tensor
+    ) -> Float[Tensor, " row"]:
+        """Choose the factor of each text by the risk of its masks at the last of these sites."""
+        index = self.sites.index(sites[-1])
+        masks = self._scaled_masks(trace, sites, costs, contributions)
+        risk = predicted_risk(masks.features, self.risk_weights[index])
+        return torch.tensor(FACTORS).to(costs)[choose_masks(masks.share, risk, float(self.risk_prices[index]))]
 
     def _thresholds(self, sites: tuple[str, ...]) -> Float[Tensor, "1 site 1"]:
         return self.thresholds[[self.sites.index(site) for site in sites]][None, :, None]
 
     def _votes(
-        self, trace: ForwardTrace, sites: tuple[str, ...], contributions: Float[Tensor, "site row token feature"]
+        self, sites: tuple[str, ...], costs: Float[Tensor, "row site token"], factors: Float[Tensor, "row #site 1"]
     ) -> Float[Tensor, "row site token"]:
-        costs = self._elimination_costs(trace, sites, contributions)
+        """Return the keep probability of each site alone, with thresholds multiplied by the factors."""
         threshold = self._thresholds(sites)
-        scaled = threshold.clamp(min=1e-9) * self._factors(trace, sites, costs)
-        keep = costs / (costs + scaled)
+        keep = costs / (costs + (threshold * factors).clamp(min=1e-9))
         return torch.where((threshold < 0) | costs.isinf(), 1.0, keep)
 
     def _predicted_logits(self, trace: ForwardTrace, site: str) -> FlatLogits:
@@ -356,3 +372,8 @@ class SurrogateMaskExplainer(MaskExplainer):
             return flat_logits(trace.coarse_answer)
         probe = cast(LinearProbe, self.linear_probes[self.sites.index(site)])
         return probabilities_to_logits(trace.coarse_answer, probe(trace.states[site], trace.rows.present))
+
+
+def _mean_of_last(contributions: Float[Tensor, "site row token feature"]) -> Float[Tensor, "row token feature"]:
+    """Return the mean contribution of each token over the last third of the sites."""
+    return contributions[-math.ceil(len(contributions) / SCORING_SITES) :].mean(dim=0)
