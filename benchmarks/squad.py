@@ -163,7 +163,7 @@ def order_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None
 
 def long_rows(task: QuestionAnswering, count: int) -> Batch:
     """Return rows of the largest length: test questions on their passage, written several times."""
-    examples = [((row.text, " ".join([row.pair or ""] * 6)), None) for row in task.texts["test"]]
+    examples = [(row.text, " ".join([row.pair or ""] * 6)) for row in task.texts["test"]]
     batch = task.encode(examples[:count])
     return batch[batch.present.all(dim=1)][:count]
 
