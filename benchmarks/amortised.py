@@ -18,7 +18,9 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.errors import FitWarning
 from diffmask.methods.amortised.amortised import Amortised
+from diffmask.methods.amortised.attributive_masking import AttributiveMasking
 from diffmask.methods.baselines import Random
+from diffmask.methods.captum import CaptumShapleyValueSampling
 from diffmask.methods.diffmask.nested import NestedDiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
@@ -78,6 +80,22 @@ def measure(method: Method, task: Task, texts: Batch, seeds: list[int]) -> tuple
     ), explainer
 
 
+def rivals(task: Task, fitted: Explainer) -> list[Method]:
+    """Return AML and an amortised Shapley model with about as many rows through the model as the fitted one had.
+
+    Yang et al. 2023 (arXiv 2305.19998) train a network on Shapley values of 25 sampled permutations per text.
+    """
+    method = fitted._known_config()
+    assert isinstance(method, Amortised)
+    budget = fitted.fit_cost.rows
+    tokens = task.data["train"][:200].maskable.sum().item() / 200
+    # Three forward passes and two backward passes, each of which costs about two forward passes.
+    masking = AttributiveMasking(steps=max(1, round(budget / (7 * method.batch_size))))
+    teacher = CaptumShapleyValueSampling(n_samples=25)
+    labelled = max(method.batch_size, round(budget / (25 * tokens)))
+    return [masking, Amortised(teacher=teacher, budget=f"{labelled} texts", held_out=16)]
+
+
 def show(rows: list[Row], once: float, texts: int, peer: Row) -> None:
     """The table, and the texts from which on each fit takes less time than the peer."""
     print(f"{'method':44} compreh.  suffic.  x bare  fit s  break-even against {peer.name.split()[0]}")
@@ -99,6 +117,7 @@ def main() -> None:
     parser.add_argument("--margins", type=float, nargs="*", default=[], help="margins of a NestedDiffMask")
     parser.add_argument("--steps", type=int, default=300, help="steps of that NestedDiffMask")
     parser.add_argument("--comprehensiveness-weight", type=float, default=0.0, help="weight of its second term")
+    parser.add_argument("--rivals", action="store_true", help="measure AML and Yang et al. 2023 at the same budget too")
     given = parser.parse_args()
     warnings.simplefilter("ignore", FitWarning)
 
@@ -111,6 +130,9 @@ def main() -> None:
     rows = [amortised]
     for teacher in given.teachers:
         rows.append(measure(Amortised(teacher=teacher, budget=given.budget), task, texts, seeds)[0])
+    if given.rivals:
+        for rival in rivals(task, fitted):
+            rows.append(measure(rival, task, texts, seeds)[0])
     if given.margins:
         several = NestedDiffMask(
             margins=tuple(given.margins),

@@ -3,13 +3,16 @@
 import math
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from diffmask.core.batch import Batch, require_tokens, spread_indices
+from diffmask.core.hooks import edit_argument, on_gradient, skip_modules
 from diffmask.core.store import Artefact, Store
 from diffmask.errors import InputError, StoreError
 from diffmask.explanation.text_units import word_spans
@@ -131,3 +134,44 @@ def test_an_empty_row_is_named_and_indices_are_spread_evenly() -> None:
         require_tokens(batch)
     assert spread_indices(5, 5) == [0, 1, 2, 3, 4] and spread_indices(4, 9) == [0, 1, 2, 3]
     assert spread_indices(7, 3) == [0, 2, 4]
+
+
+def test_a_gradient_is_watched_only_where_there_is_one() -> None:
+    state, seen = torch.ones(2, requires_grad=True), list[list[float]]()
+    on_gradient(state, lambda gradient: seen.append(gradient.tolist()))
+    (3 * state).sum().backward()
+    on_gradient(torch.ones(2), lambda gradient: seen.append([]))  # a constant has none: nothing to watch, no error
+    assert seen == [[3.0, 3.0]]
+
+
+class Doubler(nn.Module):
+    def forward(self, hidden_states: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, float, None]:
+        return 2 * scale * hidden_states, scale, None
+
+
+def test_a_skipped_module_returns_its_input_as_a_tuple_of_the_right_length() -> None:
+    model, state = nn.ModuleDict({"block": Doubler()}), torch.ones(1, 2, 3)
+    with skip_modules(model, ["block"], members=3):
+        assert [value is state for value in model["block"](state)] == [True, False, False]
+        first, *rest = model["block"](hidden_states=state)
+        assert first is state and rest == [None, None]
+    with skip_modules(model, ["block"], members=0):
+        assert model["block"](state, scale=4.0) is state
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_an_argument_is_edited_however_it_is_passed(by_name: bool) -> None:
+    model, state = nn.ModuleDict({"block": Doubler()}), torch.ones(1, 1, 1)
+    with edit_argument(model, ["block"], "scale", lambda scale: scale + 1):
+        output = model["block"](state, scale=2.0) if by_name else model["block"](state, 2.0)
+    assert output[0].item() == 6.0 and output[1:] == (3.0, None)
+
+
+def test_padding_extends_every_tensor_of_a_batch_and_a_batch_without_tokens_keeps_one_column() -> None:
+    batch = replace(batch_of([[1, 2]]), token_inputs={"part": torch.tensor([[5, 6]])})
+    padded = batch.pad(4, token=9)
+    assert padded.tokens.tolist() == [[1, 2, 9, 9]] and padded.token_inputs["part"].tolist() == [[5, 6, 0, 0]]
+    assert padded.present.tolist() == padded.maskable.tolist() == [[True, True, False, False]]
+    assert batch.pad(2).tokens.tolist() == [[1, 2]]
+    empty = replace(batch, present=torch.zeros(1, 2, dtype=torch.bool), maskable=torch.zeros(1, 2, dtype=torch.bool))
+    assert empty.trim().tokens.shape == (1, 1)

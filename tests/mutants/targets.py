@@ -2,7 +2,7 @@
 
 TARGETS: dict[str, tuple[str, ...]] = {
     "methods/diffmask/hard_concrete": ("methods/test_hard_concrete.py",),
-    "methods/diffmask/lagrangian": ("methods/test_lagrangian.py",),
+    "methods/diffmask/lagrangian": ("methods/test_lagrangian.py", "methods/test_per_input.py"),
     "methods/diffmask/elimination": ("methods/test_elimination.py",),
     "methods/diffmask/calibration": ("methods/test_mask_calibration.py", "methods/test_elimination.py"),
     "methods/noise/solver": ("methods/noise/test_solver.py",),
