@@ -1,9 +1,11 @@
 """Compute every figure of the comparison from the stored values of a model's answers to subsets of facts."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from diffmask.core.verification.masks import run_searches
 from diffmask.core.verification.search import Kept, Measurement, SearchConfig, search_minimal_set
 from diffmask.methods.amortised.ablations import AblationSamples
 from diffmask.methods.amortised.parts import choose_penalty, fit_heads
+from diffmask.methods.amortised.refine_parts import refine_scores, refining_masks
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.intervals import bca_interval
 from language_models.measure import FACTS, SUBSETS
@@ -27,12 +30,19 @@ class Prompts:
 
     rows: list[dict[str, Tensor]]
     asked: int
+    rivals: dict[int, dict[str, Any]]
+    """Results of the published packages by number of the prompt, where `rivals` was run."""
 
     @staticmethod
     def read(folder: Path) -> "Prompts":
         """Read the files of `collect`."""
         files = sorted(folder.glob("*.safetensors"))
-        return Prompts([load_file(file) for file in files], len(files) + len(list(folder.glob("*.wrong"))))
+        rivals = {
+            number: json.loads(file.with_suffix(".json").read_text())
+            for number, file in enumerate(files)
+            if file.with_suffix(".json").exists()
+        }
+        return Prompts([load_file(file) for file in files], len(files) + len(list(folder.glob("*.wrong"))), rivals)
 
     @property
     def complete(self) -> "list[int]":
@@ -67,6 +77,15 @@ class Prompts:
             )
             penalty, _ = choose_penalty(compact, generator(number, "penalty of the benchmark"))
             scores[fold == number] = fit_heads(compact, penalty).scores(features[fold == number])
+        return scores
+
+    def refined(self, prior: Tensor, copies: int) -> Tensor:
+        """Return the scores of Amortised, refined by `copies` ablations; NaN for prompts without all subsets."""
+        scores = torch.full_like(prior, torch.nan)
+        for number in self.complete:
+            kept = refining_masks(FACTS, copies, generator(number, "refining in the benchmark"))
+            values = self.rows[number]["log_odds"][kept.long() @ 2 ** torch.arange(FACTS)]
+            scores[number] = refine_scores(prior[number], kept, values)
         return scores
 
 
@@ -165,13 +184,14 @@ def report(folder: Path) -> None:
     )
     complete = [prompts.rows[number] for number in prompts.complete]
     alone = [float(row["kl"][2 ** int(row["evidence"])]) for row in complete]
-    none = [float(row["kl"][0]) for row in prompts.rows]
+    none = [float(row["kl"][0]) for row in complete]
     same = [float(row["same"][2 ** int(row["evidence"])]) for row in complete]
     print(
         f"KL without facts {np.mean(none):.2f}; {len(complete)} prompts run on every subset: "
         f"KL with only the planted fact {np.mean(alone):.2f}, then the same response {np.mean(same):.2f}"
     )
     scores = {**{name: prompts.scores(name) for name in SCORES}, "amortised": prompts.amortised()}
+    scores |= {f"amortised, {copies} ablations": prompts.refined(scores["amortised"], copies) for copies in (8, 16)}
     print(f"{'method':28} {'planted first':24} {'n':4} {'LDS':24} {'correlation with leave-one-out'}")
     for name, found in scores.items():
         known = [number for number in range(len(found)) if bool(found[number].isfinite().all())]
@@ -180,11 +200,42 @@ def report(folder: Path) -> None:
         pairs = [(found[number].numpy(), scores["leave-one-out"][number].numpy()) for number in known]
         together = np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])
         print(f"{name:28} {_mean(first):24} {len(known):4} {_mean(ranks):24} {together:.2f}")
+    if len(prompts.rivals) > 2:
+        report_rivals(prompts, scores)
     for margin in (0.1, 0.5):
         for label, config in CONFIGS.items():
             print(f"margin {margin}, {label}: {_needed_sets(prompts, scores['amortised'], margin, config)}")
-    seconds = torch.stack([row["seconds"] for row in complete]).mean(dim=0)
-    print(f"CPU seconds per prompt: 64 subsets and gradients {seconds[0]:.1f}, attention pass {seconds[1]:.2f}")
+    seconds = torch.stack([row["seconds"] for row in complete]).mean()
+    print(f"CPU seconds per prompt: 64 subsets {seconds:.1f}")
+
+
+def report_rivals(prompts: Prompts, scores: dict[str, Tensor]) -> None:
+    """Print the published packages beside our methods, on the same prompts and the same ablations.
+
+    context-cite removes sentences from the text, so its own log-odds of its own ablations are the measure for all.
+    """
+    compared: dict[str, list[Tensor]] = {"context-cite (package)": [], "flashtrace (package)": []}
+    compared |= {name: [] for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations")}
+    for number, found in prompts.rivals.items():
+        compared["context-cite (package)"].append(torch.tensor(found["context-cite"]["scores"]))
+        compared["flashtrace (package)"].append(torch.tensor(found["flashtrace"]["scores"]))
+        for name in scores.keys() & compared.keys():
+            compared[name].append(scores[name][number])
+    print(
+        f"published packages, {len(prompts.rivals)} prompts; LDS over context-cite's own ablations (removed sentences)"
+    )
+    evidence = [int(prompts.rows[number]["evidence"]) for number in prompts.rivals]
+    for name, found_scores in compared.items():
+        first = [float(int(found.argmax()) == fact) for found, fact in zip(found_scores, evidence, strict=True)]
+        ranks = [_removal_lds(found, row) for found, row in zip(found_scores, prompts.rivals.values(), strict=True)]
+        print(f"{name:28} planted first {np.mean(first):.2f}, LDS {_mean(ranks)}")
+
+
+def _removal_lds(scores: Tensor, rival: dict[str, Any]) -> float:
+    predicted = torch.tensor(rival["context-cite"]["masks"]).float() @ scores.float()
+    measured = torch.tensor(rival["context-cite"]["log_odds"])
+    everything = torch.ones(1, len(measured), dtype=torch.bool)
+    return float(rank_correlation(predicted[None], measured[None], everything)[0])
 
 
 def _needed_sets(prompts: Prompts, scores: Tensor, margin: float, config: SearchConfig) -> str:

@@ -13,7 +13,6 @@ import diffmask as dm
 from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence, log_odds, predicts
-from diffmask.core.training import generator
 from diffmask.core.units import tokens_of_units
 from diffmask.core.verification.masks import select_rows
 from diffmask.datasets.planted_facts import PlantedFact
@@ -24,19 +23,16 @@ from diffmask.tasks.generation.prompt_encoding import ResponseRow
 FACTS = 6
 SUBSETS = torch.arange(2**FACTS)[:, None] >> torch.arange(FACTS) & 1 > 0
 """Every subset of the facts; the last one is the whole prompt."""
-SINGLE = torch.tensor([2**FACTS - 1, 0, *(2**FACTS - 1 - 2**unit for unit in range(FACTS))])
-"""The whole prompt, the one without facts, and those without one fact."""
+SINGLE = torch.tensor([2**FACTS - 1, *(2**FACTS - 1 - 2**unit for unit in range(FACTS))])
+"""The whole prompt, and those without one fact."""
 SUBSETS_AT_ONCE = 8
 PROMPTS_AT_ONCE = 16
-PAIRS = 3
-"""Random subsets, each with its complement, of prompts that are not run on every subset."""
 
 
 def collect(model: str, out: Path, prompts: int, seed: int, complete: int) -> None:
     """Store one file per prompt that the model answers, until there are `prompts` of them.
 
-    The first `complete` prompts are run on every subset of their facts, the others without each single fact and on
-    random subsets with their complements.
+    The first `complete` prompts are run on every subset of their facts, the others without each single fact.
     """
     out.mkdir(parents=True, exist_ok=True)
     task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(max_new_tokens=16))
@@ -64,16 +60,10 @@ def _store(task: dm.TextGeneration, row: ResponseRow, fact: PlantedFact, name: P
     if not fact.answered_by(task.decode(row.response)):
         name.with_suffix(".wrong").touch()
         return
-    subsets = torch.arange(2**FACTS) if everything else _some_subsets(name.name)
+    subsets = torch.arange(2**FACTS) if everything else SINGLE
     values = measure(task, task.batch_of([row]), fact.evidence, subsets)
     save_file(values, name.with_suffix(".part"))
     name.with_suffix(".part").rename(name.with_suffix(".safetensors"))
-
-
-def _some_subsets(name: str) -> Tensor:
-    """Return the whole prompt, the empty one, those without one fact, and random pairs of complements."""
-    half = torch.randint(0, 2**FACTS, (PAIRS,), generator=generator(0, f"subsets {name}"))
-    return torch.cat([SINGLE, half, 2**FACTS - 1 - half]).unique()
 
 
 def measure(task: dm.TextGeneration, batch: Batch, evidence: int, subsets: Tensor) -> dict[str, Tensor]:

@@ -461,14 +461,14 @@ def test_amortised_weighs_attention_heads_and_explains_in_one_pass() -> None:
     torch.testing.assert_close(single, explainer(batch).scores[:1, : single.shape[1]], **CLOSE)
 
 
-def test_head_weights_recover_effects_that_are_linear_in_log_attention() -> None:
+def test_head_weights_recover_effects_that_are_linear_in_attention() -> None:
     from diffmask.methods.amortised.ablations import AblationSamples
     from diffmask.methods.amortised.parts import choose_penalty, fit_heads
 
     source = torch.manual_seed(0)
     features = torch.randn(40, 4, 6, generator=source)
     truth = torch.tensor([1.0, -2.0, 0.0, 0.0, 0.5, 0.0])
-    effects = features @ truth
+    effects = features @ truth + 3.0
     rows = torch.arange(40).repeat_interleave(10)
     kept = torch.rand(400, 4, generator=source) < 0.5
     values = (effects[rows] * kept).sum(dim=1) + 7.0 * rows
@@ -479,9 +479,34 @@ def test_head_weights_recover_effects_that_are_linear_in_log_attention() -> None
     found = fit_heads(samples, penalty).scores(features)
     both = torch.stack([found.flatten(), effects.flatten()])
     assert float(torch.corrcoef(both)[0, 1]) > 0.97
+    # The effect that all units have in common is found, too: their sign is right.
+    assert ((found > 0) == (effects > 0)).float().mean() > 0.95
 
 
-def test_features_are_the_log_of_the_attention_that_a_part_receives() -> None:
+def test_refined_scores_are_exact_for_additive_effects() -> None:
+    from diffmask.methods.amortised.refine_parts import refine_scores, refining_masks
+
+    truth, prior = torch.tensor([4.0, -1.0, 0.5, 2.0]), torch.tensor([1.0, 0.0, 0.0, 1.0])
+    kept = refining_masks(4, 40, torch.manual_seed(0))
+    assert kept.shape == (41, 4) and kept[0].all()
+    torch.testing.assert_close(refine_scores(prior, kept, kept.float() @ truth + 7.0), truth, rtol=0, atol=0.05)
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_refined_scores_of_a_batch_are_those_of_single_rows() -> None:
+    task = facts_task()
+    explainer = dm.Amortised(mask_pairs=2).fit(task, seed=0)
+    refined, batch = explainer.refined(copies=6), task.data["train"]  # type: ignore[operator]
+    together, before = refined(batch).scores, explainer(batch).scores
+    single = refined(batch[8:9].trim()).scores
+    torch.testing.assert_close(together[8:9, : single.shape[1]], single, rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(together, before)
+    with pytest.raises(ConfigError, match="at least 2 copies"):
+        explainer.refined(copies=1)  # type: ignore[operator]
+
+
+def test_features_are_the_attention_that_a_part_receives() -> None:
     from diffmask.methods.amortised.parts import part_features
 
     task = task_of()
@@ -489,7 +514,7 @@ def test_features_are_the_log_of_the_attention_that_a_part_receives() -> None:
     received = task.attentions(batch).mean(dim=3)[0].flatten(0, 1)
     found = part_features(task, batch)[0]
     for part in (1, 2, 3):
-        expected = received[:, batch.token_inputs[PART][0] == part].sum(dim=1).clamp(min=1e-6).log()
+        expected = received[:, batch.token_inputs[PART][0] == part].sum(dim=1)
         torch.testing.assert_close(found[part - 1], expected, **CLOSE)
 
 

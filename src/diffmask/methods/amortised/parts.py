@@ -22,9 +22,8 @@ from diffmask.core.units import spread_unit_scores
 from diffmask.errors import FitWarning, InputError
 from diffmask.methods.amortised.ablations import AblationSamples, Features, copies_per_prompt, sample_ablations
 from diffmask.methods.amortised.objectives import teacher_store
+from diffmask.methods.amortised.refine_parts import RefinedPartExplainer
 
-LEAST_ATTENTION = 1e-6
-"""Attention below this counts as this much: its logarithm is a feature."""
 MOST_COPIES = 5000
 """Masked copies of prompts that a fit takes, at most; further training prompts are left out."""
 PENALTIES = tuple(10.0**power for power in range(-1, 6))
@@ -32,7 +31,7 @@ PENALTIES = tuple(10.0**power for power in range(-1, 6))
 
 
 def part_features(task: Task, batch: Batch) -> Features:
-    """Return log attention from the response to each unit, per layer and head; zeros where a row has fewer units.
+    """Return the attention from the response to each unit, per layer and head; zeros where a row has fewer units.
 
     The attention to a unit is summed over its tokens and averaged over the response.
     """
@@ -42,40 +41,45 @@ def part_features(task: Task, batch: Batch) -> Features:
     received = (weights.sum(dim=3) / scored).flatten(1, 2)
     units = torch.arange(1, int(numbers.max()) + 1, device=numbers.device)
     member = (numbers[:, None] == units[:, None]).to(received)
-    summed = torch.einsum("rht,rut->ruh", received, member)
-    return summed.clamp(min=LEAST_ATTENTION).log() * member.any(dim=2, keepdim=True)
+    return torch.einsum("rht,rut->ruh", received, member)
 
 
 @dataclass(frozen=True)
 class HeadWeights:
-    """Mean and deviation of the features, and the weight of each head."""
+    """Mean and deviation of the features, the weight of each head, and the effect of an average unit."""
 
     mean: Float[Tensor, " feature"]
     deviation: Float[Tensor, " feature"]
     weight: Float[Tensor, " feature"]
+    constant: Float[Tensor, ""]
 
     def scores(self, features: Features) -> Float[Tensor, "row unit"]:
         """Return the predicted effect of each unit."""
-        return ((features - self.mean) / self.deviation) @ self.weight
+        return ((features - self.mean) / self.deviation) @ self.weight + self.constant
 
 
 def fit_heads(samples: AblationSamples, penalty: float) -> HeadWeights:
     """Solve min sum over copies of (f(kept) - c_prompt - sum of kept scores)^2 + penalty |weight|^2.
 
-    Values are divided by their deviation within the prompt, so that no prompt with large effects dominates.
+    The constant is not penalised: without it the scores of a prompt add up to about 0, and most parts would seem to
+    harm the response. Values are divided by their deviation within the prompt, so that no prompt with large effects
+    dominates.
     """
     real = samples.features[samples.rows.unique()].flatten(0, 1)
     real = real[real.abs().sum(dim=1) > 0]
     mean, deviation = real.mean(dim=0), real.std(dim=0).clamp(min=1e-6)
     # Zero rows pad prompts with fewer units and are never kept.
-    design = samples.centred(samples.sums((samples.features - mean) / deviation)).double()
+    standardised = (samples.features - mean) / deviation
+    extended = torch.cat([standardised, torch.ones_like(standardised[..., :1])], dim=2)
+    design = samples.centred(samples.sums(extended)).double()
     values = samples.centred(samples.values).double()
     power = torch.zeros(len(samples.features), dtype=torch.float64, device=values.device)
     spread = power.scatter_add(0, samples.rows, values.square())[samples.rows].clamp(min=1e-9).sqrt()
     design, values = design / spread[:, None], values / spread
-    gram = design.T @ design + penalty / len(mean) * torch.eye(len(mean), dtype=torch.float64, device=design.device)
-    weight = torch.linalg.solve(gram, design.T @ values)
-    return HeadWeights(mean, deviation, weight.to(mean))
+    penalties = torch.full((len(mean) + 1,), penalty / len(mean), dtype=torch.float64, device=design.device)
+    penalties[-1] = 1e-9
+    solution = torch.linalg.solve(design.T @ design + penalties.diag(), design.T @ values).to(mean)
+    return HeadWeights(mean, deviation, solution[:-1], solution[-1])
 
 
 def choose_penalty(samples: AblationSamples, source: torch.Generator) -> tuple[float, float]:
@@ -99,6 +103,7 @@ class PartAmortisedExplainer(Explainer):
     mean: Tensor
     deviation: Tensor
     weight: Tensor
+    constant: Tensor
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -106,13 +111,18 @@ class PartAmortisedExplainer(Explainer):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("deviation", torch.ones(features))
         self.register_buffer("weight", torch.zeros(features))
+        self.register_buffer("constant", torch.zeros(()))
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Give every token of a unit the predicted loss in log-odds without the unit."""
         numbers = require(self.task, ErasesUnits, "amortised").unit_numbers(batch)
-        heads = HeadWeights(self.mean, self.deviation, self.weight)
+        heads = HeadWeights(self.mean, self.deviation, self.weight, self.constant)
         return Attribution(spread_unit_scores(heads.scores(part_features(self.task, batch)), numbers))
+
+    def refined(self, copies: int = 16) -> RefinedPartExplainer:
+        """Return an explainer that refines these scores with `copies` masked copies of each prompt."""
+        return RefinedPartExplainer(self, copies)
 
     def learn(self, rows: Batch, pairs: int, seed: int, label: str) -> None:
         """Fit the weights on masked copies of the given prompts."""
@@ -127,7 +137,7 @@ class PartAmortisedExplainer(Explainer):
         )
         penalty, correlation = choose_penalty(samples, generator(seed, "amortised parts"))
         heads = fit_heads(samples, penalty)
-        for name in ("mean", "deviation", "weight"):
+        for name in ("mean", "deviation", "weight", "constant"):
             getattr(self, name).copy_(getattr(heads, name))
         problems = {}
         if correlation < 0.3:

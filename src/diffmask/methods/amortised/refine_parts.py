@@ -1,0 +1,76 @@
+"""Refined scores of parts: regression on masked copies of one prompt, with the amortised scores as the prior mean."""
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from diffmask.core.batch import Attribution, Batch
+from diffmask.core.capabilities import ErasesUnits, require
+from diffmask.core.explainer import Explainer
+from diffmask.core.training import generator
+from diffmask.core.units import spread_unit_scores, unit_scores
+from diffmask.errors import ConfigError
+from diffmask.methods.unit_ablation import ablated_scores
+
+PRIOR_WEIGHT = 0.1
+"""Weight of the prior against one copy; chosen on planted facts."""
+
+
+class RefinedPartExplainer(Explainer):
+    """argmin over s, c of sum_k (f(S_k) - c - sum of S_k's scores)^2 + prior_weight |s - amortised scores|^2.
+
+    The copies are the prompt without each single part and random sets with their complements; f is the log-odds.
+    """
+
+    def __init__(self, prior: Explainer, copies: int = 16, seed: int = 0) -> None:
+        super().__init__(prior.task)
+        if copies < 2:
+            raise ConfigError(f"refining needs at least 2 copies; got {copies}")
+        self.prior, self.copies, self.seed = prior, copies, seed
+        self.config = prior.config
+
+    @torch.no_grad()
+    def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Measure the copies of all rows together, then solve row by row."""
+        numbers = require(self.task, ErasesUnits, "refining").unit_numbers(batch)
+        scores = unit_scores(self.prior.explain(batch, target).scores, numbers)
+        counts = numbers.amax(dim=1).tolist()
+        masks = [self._masks(count, batch[row : row + 1]) for row, count in enumerate(counts)]
+        padded = [torch.nn.functional.pad(kept, (0, max(counts) - kept.shape[1])) for kept in masks]
+        rows = torch.tensor([row for row, kept in enumerate(masks) for _ in kept], device=numbers.device)
+        values = ablated_scores(self.task, batch, target, rows, torch.cat(padded).to(numbers.device))
+        for row, (count, kept) in enumerate(zip(counts, masks, strict=True)):
+            scores[row, :count] = refine_scores(scores[row, :count].cpu(), kept, values[rows == row].cpu()).to(scores)
+        return Attribution(spread_unit_scores(scores, numbers))
+
+    def _masks(self, units: int, row: Batch) -> Bool[Tensor, "copy unit"]:
+        """Draw the masks of a row, which do not depend on the rows it is explained with."""
+        source = generator(self.seed, f"refine {row.tokens[row.present].tolist()}")
+        return refining_masks(units, self.copies, source)
+
+
+def refining_masks(units: int, copies: int, source: torch.Generator) -> Bool[Tensor, "copy unit"]:
+    """Return the whole prompt, then masks without single units, then random pairs of complements.
+
+    The whole prompt comes on top of the `copies`. Where units outnumber the copies, random sets alone are drawn.
+
+    >>> refining_masks(3, 4, torch.Generator().manual_seed(0)).sum(dim=1)[:4]
+    tensor([3, 2, 2, 2])
+    """
+    whole = torch.ones(1, units, dtype=torch.bool)
+    singles = ~torch.eye(units, dtype=torch.bool) if units <= copies else whole[:0]
+    half = torch.rand((copies - len(singles) + 1) // 2, units, generator=source) < 0.5
+    pairs = torch.stack([half, ~half], dim=1).flatten(0, 1)
+    return torch.cat([whole, singles, pairs])[: copies + 1]
+
+
+def refine_scores(
+    prior: Float[Tensor, " unit"], kept: Bool[Tensor, "copy unit"], values: Float[Tensor, " copy"]
+) -> Float[Tensor, " unit"]:
+    """Return s = a s0 + (K'K + prior_weight I)^-1 K'(f - a K s0), K and f centred, a the best scale of the prior."""
+    design, mean = kept.double(), prior.double()
+    design, observed = design - design.mean(dim=0), (values - values.mean()).double()
+    predicted = design @ mean
+    scaled = mean * ((predicted @ observed) / (predicted @ predicted).clamp(min=1e-9)).clamp(min=0.0)
+    normal = design.T @ design + PRIOR_WEIGHT * torch.eye(len(prior), dtype=torch.float64)
+    return (scaled + torch.linalg.solve(normal, design.T @ (observed - design @ scaled))).to(prior)
