@@ -8,7 +8,7 @@ import torch
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal, Poisson, kl_divergence
 
 from diffmask.core import distributions
-from diffmask.errors import NumericsError, TaskError
+from diffmask.errors import InputError, NumericsError, TaskError
 
 P = torch.tensor([0.3, -2.0])
 Q = torch.tensor([1.5, 0.1])
@@ -102,3 +102,10 @@ def test_an_answer_that_is_not_finite_is_named_with_its_row() -> None:
 def test_an_unknown_distribution_names_the_function_to_register() -> None:
     with pytest.raises(TaskError, match=r"logits\.register"):
         distributions.logits(Poisson(torch.ones(1)))
+
+
+@pytest.mark.parametrize("outcome", [-1, 2])
+def test_a_target_that_is_no_class_is_refused_with_the_classes_there_are(outcome: int) -> None:
+    answer = Categorical(logits=torch.zeros(1, 2), validate_args=False)
+    with pytest.raises(InputError, match=rf"a target is a class from 0 to 1; found \[{outcome}\]"):
+        distributions.target_score(answer, torch.tensor([outcome]), "log-odds")
