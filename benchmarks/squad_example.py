@@ -31,7 +31,7 @@ def main() -> None:
     task = QuestionAnswering(arguments.model, train=[row], test=[row])
     mask = dm.load_explainer(arguments.explainer, task)
     explanation = mask(question=QUESTION, context=PASSAGE)
-    print(explanation.show())
+    explanation.show()
     methods = {
         "attention": dm.Attention(),
         "gradient": dm.Gradient(),
