@@ -49,6 +49,7 @@ class Amortised(Method):
     """
 
     name: ClassVar[str] = "amortised"
+    revision: ClassVar[int] = 1
 
     teacher: Any = None
     """Method to imitate: a name, a method config, or a list of either, whose mean is taken. None learns from the model.
