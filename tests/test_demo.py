@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from diffmask.benchmarking.packaged_demo import METHOD, TASK, Demo, compare_methods, held_out_sentences, run_demo
+from diffmask.benchmarking.packaged_demo import (
+    METHOD,
+    TASK,
+    Demo,
+    compare_methods,
+    first_explanation,
+    held_out_reviews,
+    run_demo,
+    train_classifier,
+)
 from diffmask.cli import app
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.tasks.classification import TextClassification
@@ -24,28 +33,30 @@ def test_the_answer_counts_what_was_erased_and_what_survived() -> None:
     explainer = method.fit(task)
     explanations = explainer(texts)
     checks = [explanation.hard_mask() for explanation in explanations]
-    first, *lines = Demo(task, method, 1.0, explanations, checks).answer()
+    first, *lines = Demo(task, method, explanations, checks).answer()
     gone = sum(kept is False for check in checks for kept in check.kept)
     survived = sum(
         check.prediction.label == one.prediction.label for check, one in zip(checks, explanations, strict=True)
     )
     assert first == (
-        f"{gone} of the 15 words in 3 held-out sentences were erased, and {survived} of the 3 predictions survived."
+        f"{gone} of the 15 words in 3 held-out reviews were erased, and {survived} of the 3 predictions survived."
     )
     assert all(text in line for text, line in zip(texts, lines, strict=True))
 
 
-def test_sentences_are_taken_from_all_of_the_held_out_reviews() -> None:
-    found = held_out_sentences(TASK, 10)
-    assert Counter(example.label for example in found) == {"0": 5, "1": 5}
-    assert all(8 <= len(example.text.split()) <= 16 for example in found)
+def test_reviews_are_short_and_taken_from_both_classes() -> None:
+    found = held_out_reviews(TASK, 10)
+    assert set(Counter(example.label for example in found)) == {"0", "1"}
+    assert all(len(example.text.split()) <= 40 and "<br" not in example.text for example in found)
+    trained = {example.text for example in TASK.dataset().train}
+    assert not trained & {example.text for example in found}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "rows", "steps"), [([], TASK.rows, METHOD.steps), (["--steps", "3"], TASK.rows, 3)]
+    ("arguments", "rows", "steps"), [([], None, METHOD.steps), (["--steps", "3", "--rows", "9"], 9, 3)]
 )
 def test_the_command_line_has_the_defaults_of_the_demo(
-    arguments: list[str], rows: int, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], rows: int | None, steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
@@ -53,14 +64,21 @@ def test_the_command_line_has_the_defaults_of_the_demo(
         asked.extend(given)
         raise KeyboardInterrupt
 
+    task = TextClassification(tiny_model("bert", num_labels=2), word_pieces(), test=[("good", 1), ("bad", 0)])
+    monkeypatch.setattr("diffmask.benchmarking.packaged_demo.train_classifier", lambda *_: task)
     monkeypatch.setattr("diffmask.benchmarking.packaged_demo.run_demo", note)
-    CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments])
-    assert asked == [tmp_path, replace(TASK, rows=rows), replace(METHOD, steps=steps)]
+    shown = CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments]).output
+    assert asked == [task, tmp_path, replace(TASK, rows=rows), replace(METHOD, steps=steps)]
+    # One review is explained before anything is fitted.
+    assert "of 2 held-out reviews are classified correctly" in shown and "Prediction:" in shown
 
 
 @pytest.mark.slow
 def test_the_packaged_encoder_is_trained_explained_and_compared(tmp_path: Path) -> None:
-    found = run_demo(tmp_path, replace(TASK, rows=64), replace(METHOD, steps=3), sentences=2)
+    config = replace(TASK, rows=64)
+    task = train_classifier(tmp_path, config)
+    assert first_explanation(task, config).verified is not None
+    found = run_demo(task, tmp_path, config, replace(METHOD, steps=3), reviews=2)
     assert len(found.answer()) == 3
     board = compare_methods(found, tmp_path, texts=4)
     assert {method.name for method in board.methods} == {

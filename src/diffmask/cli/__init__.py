@@ -16,7 +16,7 @@ app = typer.Typer(
     help="Explain NLP models, and measure which explanations can be believed.",
     no_args_is_help=True,
     add_completion=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -46,6 +46,9 @@ def benchmark(
     out: Out = Path("runs/benchmark"),
     engine: options.EngineName = "serial",
     workers: options.Workers = None,
+    text_column: options.TextColumn = None,
+    pair_column: options.PairColumn = None,
+    label_column: options.LabelColumn = None,
     quiet: options.Quiet = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Also test whether the metrics rank degraded explanations correctly.")
@@ -79,7 +82,8 @@ def benchmark(
     names = methods.split(","), metrics.split(",")
     limits = {"texts": texts, "seeds": options.parse_seeds(seeds), "budget": budget, "executor": executor}
     limits["self_test"] = self_test
-    _run({"model": model, "data": data}, task, trust_remote_code, names, choices or [], out, quiet, **limits)
+    chosen = options.with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
+    _run({"model": model, "data": data}, task, trust_remote_code, names, chosen, out, quiet, **limits)
 
 
 def _run(

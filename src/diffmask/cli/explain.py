@@ -1,11 +1,24 @@
 """`diffmask explain`: explain texts on the screen, or a table of any size."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from diffmask.cli.options import Device, Force, Quiet, TrustRemoteCode, configure_logging, require_folder
+from diffmask.cli.options import (
+    Device,
+    Force,
+    PairColumn,
+    Quiet,
+    TextColumn,
+    TrustRemoteCode,
+    configure_logging,
+    overrides,
+    require_folder,
+    with_columns,
+)
 
 if TYPE_CHECKING:
     from diffmask.core.explainer import Explainer
@@ -20,8 +33,6 @@ Table = Annotated[
     Path | None,
     typer.Option("--data", help="Table to explain: .csv, .tsv, .jsonl or .parquet; or mind:FOLDER, impressions."),
 ]
-TextColumn = Annotated[str | None, typer.Option(help="Column of the texts; by default as the explainer was fitted.")]
-PairColumn = Annotated[str | None, typer.Option(help="Column of the second texts of pairs.")]
 Output = Annotated[
     Path, typer.Option("--out", help="Table to write, .parquet or .jsonl; for mind:FOLDER a folder (words/).")
 ]
@@ -72,6 +83,9 @@ def explain(
     device: Device = None,
     quiet: Quiet = False,
     trust_remote_code: TrustRemoteCode = False,
+    choices: Annotated[
+        list[str] | None, overrides("Columns and encoding of the table, such as text_column=review, encoding=latin-1.")
+    ] = None,
 ) -> None:
     """Explain texts, questions, or every row of a table; a killed table resumes when it is started again.
 
@@ -88,22 +102,25 @@ def explain(
 
     Example: diffmask explain nrms-explainer/ --data mind:FOLDER --n-samples 100 --top-k 15 --out words/
     """
+    from diffmask.core.config import parse_overrides
     from diffmask.errors import InputError
 
-    fields = {name: value for name, value in {"question": question, "context": context}.items() if value is not None}
-    if not text and data is None and not fields:
+    asked = {name: value for name, value in {"question": question, "context": context}.items() if value is not None}
+    if not text and data is None and not asked:
         raise InputError("nothing to explain; give --text, --question with --context, or --data")
     impressions = data is not None and str(data).startswith("mind:")
     out = Path("words") if impressions and out == DEFAULT_OUT else out
     if data is not None:
         _require_table(data, out, force, impressions)
+    columns = parse_overrides(with_columns(choices, text_column=text_column, pair_column=pair_column))
+    _require_columns(None if impressions else data, columns)
     configure_logging(quiet)
     loaded = _load(explainer, method, model, device, trust_remote_code)
-    _show(loaded, text or [], fields, target)
+    _show(loaded, text or [], asked, target)
     if impressions:
         _explain_impressions(loaded, str(data), out, n_samples, top_k, min_count, compare_with or [])
     elif data is not None:
-        _explain_table(loaded, data, out, text_column, pair_column, verify=verify, force=force, target=target)
+        _explain_table(loaded, data, out, columns, verify=verify, force=force, target=target)
 
 
 def _require_table(data: Path, out: Path, force: bool, impressions: bool) -> None:
@@ -119,25 +136,24 @@ def _require_table(data: Path, out: Path, force: bool, impressions: bool) -> Non
         raise InputError(f"--data {data}: there is no such file")
 
 
-def _show(explainer: "Explainer", texts: list[str], fields: dict[str, str], target: str | None) -> None:
-    """Show the explanation of each text, and of the question and context in `fields`."""
+def _show(explainer: "Explainer", texts: list[str], asked: dict[str, str], target: str | None) -> None:
+    """Show the explanation of each text, and of the question and context in `asked`."""
     for text in texts:
         found = explainer(text, target=target)
         # A tagged sentence has one explanation for each of its entities.
         for explanation in found if isinstance(found, list) else [found]:
             explanation.show()
-    if fields:
-        explainer(**fields).show()
+    if asked:
+        explainer(**asked).show()
 
 
 def _explain_table(
-    explainer: "Explainer", data: Path, out: Path, text_column: str | None, pair_column: str | None, **choices: Any
+    explainer: "Explainer", data: Path, out: Path, columns: Mapping[str, str], **options: Any
 ) -> None:
     """Explain every row of a table in shards."""
     from diffmask.workspace.sharding import explain_table
 
-    columns = _columns(explainer.task, text_column, pair_column)
-    rows = explain_table(explainer, data, out, columns, **choices)
+    rows = explain_table(explainer, data, out, _columns(explainer.task, columns), **options)
     print(f"scores of {rows} texts: {out}")
 
 
@@ -170,13 +186,27 @@ def _explain_impressions(
     print(f"{report}\nexplanations: {out}")
 
 
-def _columns(task: "Task", text_column: str | None, pair_column: str | None) -> "Columns":
+def _require_columns(data: Path | None, chosen: Mapping[str, str]) -> None:
+    """Refuse, before a model is loaded, an unknown option or a column that the table does not have."""
+    from diffmask.datasets.tables import Columns, read_table
+    from diffmask.errors import InputError, nearest
+
+    known = [field.name for field in fields(Columns)]
+    for name in chosen:
+        if name not in known:
+            raise InputError(f"'{name}' is not an option of explain; {nearest(name, known)}")
+    if data is None:
+        return
+    row = next(read_table(data, chosen.get("encoding", "utf-8")), {})
+    for name in ("text_column", "pair_column"):
+        if chosen.get(name) is not None and chosen[name] not in row:
+            raise InputError(f"{data}: there is no column '{chosen[name]}'; {nearest(str(chosen[name]), row)}")
+
+
+def _columns(task: "Task", chosen: Mapping[str, str]) -> "Columns":
     """Return the columns that were asked for; those that the task reads if none were."""
     from diffmask.datasets.tables import Columns
     from diffmask.tasks.text.text_task import TextTask
 
-    given = {"text_column": text_column, "pair_column": pair_column}
-    chosen = {name: value for name, value in given.items() if value is not None}
     default = task.encoding_class() if isinstance(task, TextTask) else Columns()
-    names = ("text_column", "pair_column", "label_column")
-    return Columns(**{name: getattr(default, name) for name in names} | chosen)
+    return Columns(**{field.name: getattr(default, field.name) for field in fields(Columns)} | dict(chosen))

@@ -10,15 +10,19 @@ from diffmask.cli.options import (
     Data,
     Device,
     Force,
+    LabelColumn,
     Model,
+    PairColumn,
     Quiet,
     Seed,
     TaskName,
+    TextColumn,
     TrustRemoteCode,
     Verbose,
     configure_logging,
     overrides,
     require_folder,
+    with_columns,
 )
 
 
@@ -27,9 +31,12 @@ def fit(
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for the explainer.")],
     method: Annotated[str, typer.Option(help="Name of a method from `diffmask list methods`.")] = "surrogate-mask",
-    mask: Annotated[str | None, typer.Option(help="masks: mask 'inputs' (words) or 'states' (hidden states).")] = None,
+    mask: Annotated[
+        str | None, typer.Option(help="masks: mask 'inputs' (words, the default) or 'states' (hidden states).")
+    ] = None,
     margin: Annotated[
-        float | None, typer.Option(help="masks: largest KL(original || masked) that a mask may cause, in nats.")
+        float | None,
+        typer.Option(help="masks: largest KL(original || masked) that a mask may cause, in nats; by default 0.1."),
     ] = None,
     teacher: Annotated[
         list[str] | None,
@@ -40,6 +47,9 @@ def fit(
         typer.Option(help="surrogate-mask, amortised: limit of the fit, such as '1min' or '3000 texts'."),
     ] = None,
     task: TaskName = None,
+    text_column: TextColumn = None,
+    pair_column: PairColumn = None,
+    label_column: LabelColumn = None,
     seed: Seed = 0,
     force: Force = False,
     device: Device = None,
@@ -62,7 +72,8 @@ def fit(
 
     require_folder(out, ["artefact.json"], force)
     configure_logging(quiet, verbose)
-    given = parse_overrides(choices or [])
+    columns = with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
+    given = parse_overrides(columns)
     names = {field.name for field in fields(find("method", method, "fit").load())} & set(given)
     chosen = {name: given.pop(name) for name in names}
     options = {"mask": mask, "margin": margin, "teacher": teacher or None, "budget": budget}

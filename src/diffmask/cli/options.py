@@ -1,5 +1,6 @@
 """Options that several commands share, checks of output paths, and logging."""
 
+import json
 import logging
 import os
 import warnings
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 CLUSTER = "Clusters"
 TRAINING_DATA = (
-    "Name of a data set ('rotten-tomatoes', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, "
+    "Name of a data set ('rotten-tomatoes', 'short-reviews', 'imdb-reviews', sst2:FOLDER, sst5:FOLDER, snli:FOLDER, "
     "squad:FOLDER, mind:FOLDER, hub:OWNER/NAME) or path of a table."
 )
 
@@ -31,6 +32,9 @@ TaskName = Annotated[
     ),
 ]
 Data = Annotated[str, typer.Option(help=TRAINING_DATA)]
+TextColumn = Annotated[str | None, typer.Option(help="Column of the texts; by default 'text'.")]
+PairColumn = Annotated[str | None, typer.Option(help="Column of the second texts of pairs; by default none.")]
+LabelColumn = Annotated[str | None, typer.Option(help="Column of the labels; by default 'label'.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print debug messages of the package too.")]
 Device = Annotated[str | None, typer.Option(help="Device of the model, such as cuda; by default the CPU.")]
@@ -61,6 +65,16 @@ Interface = Annotated[
 def overrides(help_text: str) -> Any:
     """Return the argument that takes `key=value` overrides."""
     return typer.Argument(metavar="[KEY=VALUE]...", help=help_text)
+
+
+def with_columns(choices: list[str] | None, **columns: str | None) -> list[str]:
+    """Return the overrides together with the columns that were given as options.
+
+    >>> with_columns(["rows=9"], text_column="review", pair_column=None)
+    ['rows=9', 'text_column="review"']
+    """
+    given = [f"{name}={json.dumps(column)}" for name, column in columns.items() if column is not None]
+    return [*(choices or []), *given]
 
 
 def make_engine(name: str, **options: Any) -> "Executor":

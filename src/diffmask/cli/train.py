@@ -9,13 +9,17 @@ import typer
 from diffmask.cli.options import (
     Data,
     Force,
+    LabelColumn,
+    PairColumn,
     Quiet,
     Seed,
+    TextColumn,
     TrustRemoteCode,
     Verbose,
     configure_logging,
     overrides,
     require_folder,
+    with_columns,
 )
 
 
@@ -28,6 +32,9 @@ def train(
     task: Annotated[
         str, typer.Option(help="text-classification, question-answering, token-classification or recommender.")
     ] = "text-classification",
+    text_column: TextColumn = None,
+    pair_column: PairColumn = None,
+    label_column: LabelColumn = None,
     seed: Seed = 0,
     force: Force = False,
     quiet: Quiet = False,
@@ -49,10 +56,11 @@ def train(
     from diffmask.core.config import parse_overrides
     from diffmask.tasks.text.known_tasks import fine_tuned_config_class
 
+    chosen = with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
     kind = fine_tuned_config_class(task)
     require_folder(out, ["config.json"], force)
     configure_logging(quiet, verbose)
-    config = kind.from_dict({"model": model, "data": data, **parse_overrides(choices or [])}, "train")
+    config = kind.from_dict({"model": model, "data": data, **parse_overrides(chosen)}, "train")
     config = replace(config, trust_remote_code=trust_remote_code)
     trained = config.build(seed)
     config.train(trained, seed)

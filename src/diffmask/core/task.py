@@ -24,8 +24,8 @@ class Splits(dict[str, Batch]):
     """Batches by split name. A missing split is an InputError that lists the splits there are."""
 
     def __missing__(self, split: str) -> Batch:
-        has = f"it has {', '.join(self)}" if self else "it has none"
-        raise InputError(f"the task has no '{split}' rows, and {has}; give it {split}=...")
+        has = f", only {', '.join(self)}" if self else ""
+        raise InputError(f"the task has no '{split}' rows{has}; give it {split}=...")
 
 
 class Task(ABC):
@@ -49,6 +49,11 @@ class Task(ABC):
         self.model = model.eval().requires_grad_(False)
         self._sites = dict(sites)
         self.data = data
+
+    def __repr__(self) -> str:
+        """Return the model and the number of rows per split in one line."""
+        rows = "".join(f", {len(batch):,} {split} rows" for split, batch in self.data.items())
+        return f"{type(self).__name__}({type(self.model).__name__}{rows})"
 
     @property
     def data(self) -> Splits:

@@ -99,5 +99,7 @@ def split_held_out(task: Task, count: int) -> tuple[Batch, Batch]:
     rows = task.data["train"]
     if "valid" in task.data:
         return rows, task.data["valid"][:count]
+    if len(rows) < 2:
+        raise InputError(f"{len(rows)} training text; give at least two, or valid=..., to check the fit on others")
     count = min(count, len(rows) // 2)
     return rows[: len(rows) - count], rows[len(rows) - count :]

@@ -5,7 +5,7 @@ Every loader returns a `DataSet` with the splits train, valid and test. Nothing 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,7 +93,10 @@ def _labelled(rows: Any, columns: Columns) -> list[Example]:
     return [row for row in read_examples(rows, columns) if row.label is not None and row.label != -1]
 
 
-PACKAGED = {"rotten-tomatoes": "rotten_tomatoes", "imdb-reviews": "imdb"}
+PACKAGED = {"rotten-tomatoes": "rotten_tomatoes", "imdb-reviews": "imdb", "short-reviews": "imdb"}
+"""Source of the packaged reviews by the name of a data set."""
+SHORT_REVIEW = 80
+"""Largest number of words of a short review."""
 FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
     "sst2": lambda folder: load_sst(folder, classes=2),
     "sst5": lambda folder: load_sst(folder, classes=5),
@@ -113,7 +116,7 @@ FOLDERS: Mapping[str, Callable[[Path], DataSet]] = {
 def load_data(name: str, columns: Columns) -> DataSet:
     """Load a data set by name.
 
-    * `rotten-tomatoes` and `imdb-reviews` are packaged.
+    * `rotten-tomatoes`, `imdb-reviews` and `short-reviews` (IMDB, at most 80 words) are packaged.
     * `sst2:FOLDER`, `sst5:FOLDER`, `snli:FOLDER`, `imdb:FOLDER`, `squad:FOLDER`, `eraser:FOLDER` (or its archive),
       `babi1:FOLDER` to `babi3:FOLDER` (as questions on passages), `conll:FOLDER` (tagged words),
       `mimic-diabetes:FOLDER` and `mimic-anemia:FOLDER` read a folder.
@@ -128,13 +131,34 @@ def load_data(name: str, columns: Columns) -> DataSet:
         return FOLDERS[kind](Path(folder))
     if name in PACKAGED:
         rows = (row for row in read_table(packaged_reviews()) if row["source"] == PACKAGED[name])
-        return split_by_hash(read_examples(rows, Columns()), ("negative", "positive"))
+        short = _short_reviews(rows) if name == "short-reviews" else rows
+        return split_by_hash(read_examples(short, Columns()), ("negative", "positive"))
     if Path(name).is_dir():
         return _load_folder(Path(name), columns)
     if not Path(name).is_file():
         known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS), "hub:OWNER/NAME"]
         raise InputError(f"'{name}' is neither a data set nor the path of a table; {nearest(name, known)}")
-    return split_by_hash(read_squad(Path(name)) if is_squad_file(name) else read_examples(name, columns))
+    rows = read_squad(Path(name)) if is_squad_file(name) else read_examples(name, columns)
+    return _require_splits(name, split_by_hash(rows))
+
+
+def _short_reviews(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the reviews of at most 80 words, without HTML line breaks."""
+    for row in rows:
+        words = row["text"].replace("<br />", " ").split()
+        if len(words) <= SHORT_REVIEW:
+            yield {**row, "text": " ".join(words)}
+
+
+def _require_splits(name: str, data: DataSet) -> DataSet:
+    """Refuse a table with too few rows to have training, validation and test rows."""
+    if all((data.train, data.valid, data.test)):
+        return data
+    rows = len(data.train) + len(data.valid) + len(data.test)
+    raise InputError(
+        f"{name}: {rows} rows are too few to be split into train, valid and test; give 50 or more, or a folder with "
+        "train.csv, valid.csv and test.csv"
+    )
 
 
 def split_by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataSet:

@@ -54,7 +54,9 @@ class ExplainsTexts(Task, ReadsTexts, ABC):
         words that are enough for the prediction are searched for and verified on the model; `verify=False` takes one
         forward pass and predicts them.
         """
-        if (inputs is None) == (not named):
+        if inputs is None and not named:
+            raise InputError(f"expected text, got None; give a text, a list of texts, or {self._fields()} by name")
+        if inputs is not None and named:
             raise InputError(f"give one input, a list of inputs, or the fields {self._fields()} by name")
         self._require_fields(named)
         examples, single = read_inputs(named if inputs is None else inputs, self.to_example)

@@ -73,13 +73,17 @@ class Head(ABC):
         classes = ", ".join(f"{index} {name}" for index, name in enumerate(self.names[:20]))
         raise InputError(f"target {target!r} is not a class of the model; its classes are {classes}")
 
-    def index(self, label: object) -> int:
+    def index(self, label: object, row: int | None = None) -> int:
         """Return the output of a label that is given by name, by number or by number as text."""
         if str(label) in self.names:
             return self.names.index(str(label))
         if str(label).removesuffix(".0").isdigit() and int(float(str(label))) < len(self.names):
             return int(float(str(label)))
-        raise InputError(f"'{label}' is not a label of the model; {nearest(str(label), self.names)}")
+        where = "" if row is None else f"row {row}: "
+        raise InputError(
+            f"{where}'{label}' is not a label of the model; {nearest(str(label), self.names)}. A pair of texts without "
+            "a label is {'text': ..., 'text_pair': ...}"
+        )
 
 
 class MulticlassHead(Head):
@@ -91,7 +95,7 @@ class MulticlassHead(Head):
 
     def targets(self, labels: Sequence[Any]) -> Tensor:
         """Return the indices of the classes."""
-        return torch.tensor([NO_LABEL if label is None else self.index(label) for label in labels])
+        return torch.tensor([NO_LABEL if label is None else self.index(label, row) for row, label in enumerate(labels)])
 
     def outcome_of(self, target: object) -> Tensor:
         """Return the index of the class."""

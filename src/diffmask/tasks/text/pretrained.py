@@ -100,6 +100,16 @@ def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     return from_pretrained(AutoTokenizer, name, trust_remote_code=trust_remote_code)
 
 
+def looks_like_path(name: str | Path) -> bool:
+    """Return whether a name can only be a path: a hub id is `name` or `owner/name`.
+
+    >>> looks_like_path("./clf"), looks_like_path("clf/"), looks_like_path("owner/name")
+    (True, True, False)
+    """
+    text = str(name)
+    return isinstance(name, Path) or text.startswith((".", "/", "~")) or text.endswith("/") or text.count("/") > 1
+
+
 def from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: bool, **options: Any) -> Any:
     """Load a class of `transformers` by folder or hub id, quietly and with a clear error."""
     # An explicit False: with None, transformers asks on stdin whether to run the repository's code.
@@ -112,6 +122,8 @@ def from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: boo
                 f"'{name}' comes with Python code of its own, which was not run; read the code, and if you trust it, "
                 "pass trust_remote_code=True (command line: --trust-remote-code)"
             ) from None
+        if looks_like_path(name) and not Path(name).exists():
+            raise InputError(f"there is no folder '{name}'; give the folder of a model, or a hub id") from None
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"'{name}' cannot be loaded as a folder or a hub id: {reason}") from error
 

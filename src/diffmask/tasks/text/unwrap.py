@@ -61,6 +61,11 @@ def require_explainable(model: Any, auto_class: str) -> None:
         )
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     require_head(type(base).__name__, auto_class)
+    if auto_class != "AutoModel" and _has_no_head(base):
+        raise InputError(
+            f"found {type(base).__name__}, which has no head; load the model by {auto_class}, or train one with "
+            "`diffmask train --model FOLDER --data ... --out ...`"
+        )
     if any(type(module).__module__.startswith("torch.ao.nn.quantized") for module in model.modules()):
         raise InputError(
             f"{kind} is quantised to int8 with scales that depend on the batch, so padding changes its answers; "
@@ -69,6 +74,12 @@ def require_explainable(model: Any, auto_class: str) -> None:
     devices = set(map(str, getattr(model, "hf_device_map", {}).values()))
     if len(devices) > 1:
         raise InputError(f"{kind} is spread over {', '.join(sorted(devices))}; load it on one device: device_map=None")
+
+
+def _has_no_head(model: Any) -> bool:
+    """Return whether a model of `transformers` only returns hidden states, as `BertModel` does."""
+    kind = type(model)
+    return kind.__module__.startswith("transformers.") and kind.__name__.endswith("Model")
 
 
 def require_head(architecture: str, auto_class: str) -> None:
