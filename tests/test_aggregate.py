@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from diffmask.errors import InputError
-from diffmask.explanation.aggregation import ScoredText, aggregate
+from diffmask.results.aggregation import ScoredText, aggregate
 
 TEXTS = [
     ScoredText(group="pos", words=["Good", "film", "good"], scores=[0.8, 0.1, 0.4], kept=[True, False, False],

@@ -1,51 +1,21 @@
 """Everyday objects that hold texts are read, and what is no text is named with its row."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 
 from diffmask.datasets.tables import Columns, Example, read_examples, read_inputs
 from diffmask.errors import InputError
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
+from support.everyday import EXAMPLES, SEVERAL
 from support.tiny_models import tiny_model, word_pieces
 
 TASK = TextClassification(tiny_model("bert"), word_pieces())
-TEXTS = ["a film", "good", "dull"]
-EXAMPLES = [Example(text) for text in TEXTS]
-
-
-def generated() -> Iterator[str]:
-    yield from TEXTS
-
-
-SEVERAL: dict[str, Callable[[], Any]] = {
-    "list": lambda: TEXTS,
-    "generator": generated,
-    "tuple of a set": lambda: dict.fromkeys(TEXTS).keys(),
-    "NumPy strings": lambda: np.array(TEXTS),
-    "NumPy objects": lambda: np.array(TEXTS, dtype=object),
-    "pandas column": lambda: pd.Series(TEXTS, index=[7, 8, 9]),
-    "pandas frame": lambda: pd.DataFrame({"label": [1, 0, 0], "text": TEXTS}),
-    "pandas index": lambda: pd.Index(TEXTS),
-    "polars column": lambda: pl.Series("text", TEXTS),
-    "polars frame": lambda: pl.DataFrame({"text": TEXTS, "label": [1, 0, 0]}),
-    "Arrow table": lambda: pa.table({"text": TEXTS}),
-    "Arrow column": lambda: pa.array(TEXTS),
-    "data set": lambda: datasets.Dataset.from_dict({"text": TEXTS, "label": [1, 0, 0]}),
-    "column of a data set": lambda: datasets.Dataset.from_dict({"text": TEXTS})["text"],
-    "columns": lambda: {"text": TEXTS},
-    "columns of arrays": lambda: {"text": np.array(TEXTS), "label": pd.Series([1, 0, 0])},
-    "rows": lambda: [{"text": text, "label": "ignored"} for text in TEXTS],
-    "examples": lambda: EXAMPLES,
-}
 
 
 @pytest.mark.parametrize("kind", SEVERAL)

@@ -14,10 +14,10 @@ import torch
 from diffmask.core.explainer import Explainer
 from diffmask.datasets.mind import Impression
 from diffmask.errors import ExtraError, InputError, TaskError
-from diffmask.explanation.aggregation import aggregate
 from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.heatmap import html_document
 from diffmask.metrics.ranks import rank_correlation
+from diffmask.results.aggregation import aggregate
 from diffmask.results.intervals import t_interval
 from diffmask.results.records import write_text
 from diffmask.tasks.recommender.news_recommender import NewsRecommender

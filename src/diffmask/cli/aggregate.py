@@ -10,7 +10,7 @@ import typer
 from diffmask.cli.options import Force
 
 if TYPE_CHECKING:
-    from diffmask.explanation.aggregation import ScoredText
+    from diffmask.results.aggregation import ScoredText
 
 
 class By(StrEnum):
@@ -19,11 +19,14 @@ class By(StrEnum):
     WORD = "word"
     POSITION = "position"
     LAYER = "layer"
+    PART_OF_SPEECH = "part-of-speech"
 
 
 def aggregate(
     scores: Annotated[Path, typer.Argument(help="Table that `diffmask explain --data` wrote: .parquet or .jsonl.")],
-    by: Annotated[By, typer.Option(help="Words, positions in the text, or layers that drop words.")] = By.WORD,
+    by: Annotated[
+        By, typer.Option(help="Words, positions in the text, layers that drop words, or parts of speech (NLTK).")
+    ] = By.WORD,
     top: Annotated[int, typer.Option(min=1, help="Number of rows to print per class.")] = 10,
     min_texts: Annotated[int, typer.Option(min=1, help="Least number of texts in which a word occurs.")] = 2,
     out: Annotated[
@@ -37,7 +40,7 @@ def aggregate(
     """
     from diffmask.datasets.tables import read_table
     from diffmask.errors import InputError, nearest
-    from diffmask.explanation.aggregation import aggregate as aggregate_texts
+    from diffmask.results.aggregation import aggregate as aggregate_texts
 
     suffixes = (".csv", ".png", ".pdf", ".svg")
     if out is not None and out.suffix not in suffixes:
@@ -56,7 +59,7 @@ def aggregate(
 
 def _scored_texts(rows: Iterator[Mapping[str, Any]], path: Path) -> "Iterator[ScoredText]":
     from diffmask.errors import InputError
-    from diffmask.explanation.aggregation import ScoredText
+    from diffmask.results.aggregation import ScoredText
 
     for number, row in enumerate(rows):
         if not {"words", "scores", "prediction"} <= set(row):

@@ -21,6 +21,7 @@ def demo(
 
     Example: diffmask demo --out runs/demo
     """
+    print("1. Fine-tune MiniLM on short film reviews: positive or negative?", flush=True)
     from dataclasses import replace
 
     from diffmask.benchmarking.packaged_demo import (
@@ -38,7 +39,6 @@ def demo(
 
     configure_logging(quiet=False)
     config, method = replace(TASK, rows=rows), replace(METHOD, steps=steps or METHOD.steps)
-    print("1. Fine-tune MiniLM on short film reviews: positive or negative?", flush=True)
     task = train_classifier(out, config)
     test = task.data["test"]
     print(f"{task.score(test):.1%} of {len(test)} held-out reviews are classified correctly.\n")

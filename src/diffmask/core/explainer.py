@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -24,7 +25,7 @@ from diffmask.core.hooks import exclusive
 from diffmask.core.progress import keep_if_interrupted, progress_bar
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory
 from diffmask.core.task import Task
-from diffmask.errors import InputError, TaskError
+from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.results.formatting import format_duration
 
 DEFAULT_MARGIN = 0.1
@@ -98,6 +99,11 @@ class Explainer(nn.Module, ABC):
         seconds = self.fit_cost.seconds
         cost = f", fitted in {format_duration(seconds)}" if seconds >= 1 else ""
         return f"{type(self).__name__}({method} of {type(self.task.model).__name__}{cost})"
+
+    def _repr_html_(self) -> str:
+        from diffmask.report.notebook import render_fit
+
+        return render_fit(repr(self), self.diagnostics)
 
     @abstractmethod
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
@@ -268,6 +274,8 @@ class Method(Config, ABC):
         Ctrl-C ends the training of a method that learns, and keeps what it has learned, unless `keep_interrupted` is
         False.
         """
+        if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
+            raise ConfigError(f"seed is a whole number from 0; got {seed!r}")
         with keep_if_interrupted(keep_interrupted), exclusive(task.model):
             explainer = self.build(task, seed)
             self.train_metered(explainer, task, seed)

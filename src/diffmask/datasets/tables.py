@@ -238,6 +238,8 @@ def _delimited(delimiters: str) -> Callable[[Path, str], Iterator[dict[str, Any]
     def read(path: Path, encoding: str) -> Iterator[dict[str, Any]]:
         lines = read_lines(path, encoding)
         first = next(lines, "")
+        if not first:
+            raise InputError(f"{path} is empty")
         if "\0" in first:
             raise InputError(
                 f"{path}, line 1: NUL characters: binary data, or text in another encoding; give its encoding, for "

@@ -3,8 +3,8 @@
 from typing import Any
 
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.aggregation import Aggregate, By, aggregate, to_frame
 from diffmask.explanation.explanation import Explanation
+from diffmask.results.aggregation import Aggregate, By, aggregate, to_frame
 
 
 class ExplanationList(list[Explanation]):

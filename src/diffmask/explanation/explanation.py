@@ -10,7 +10,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from diffmask.errors import InputError, nearest
-from diffmask.explanation.aggregation import ScoredText, to_frame
 from diffmask.explanation.heatmap import HasHeatmap, Heatmap, describe_columns, short_layer_name
 from diffmask.explanation.text_units import (
     Span,
@@ -30,6 +29,7 @@ from diffmask.explanation.verified_set import (
     VerifiedSet,
     Verifier,
 )
+from diffmask.results.aggregation import ScoredText, to_frame
 from diffmask.results.formatting import format_decimal
 
 CACHED = ("scores", "by_layer", "verified_layers")

@@ -1,6 +1,8 @@
-"""A benchmark result in a notebook cell: verdict and table in the colours of the page."""
+"""Benchmark results and fitted explainers in a notebook cell, in the colours of the page."""
 
+from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from diffmask.report.leaderboard import Standing, standings
 from diffmask.results.benchmark_result import BenchmarkResult, MethodResult, MetricInfo
@@ -27,6 +29,44 @@ def render_notebook(board: BenchmarkResult) -> str:
         + f'<div class="wide">{_table(board)}</div><p class="quiet">{len(board.texts)} texts. '
         "<b>Bold</b>: better than every other method; =: tied for best. The whole report: "
         '<code>board.to_html("report.html")</code></p></div>'
+    )
+
+
+FIT_COLUMNS = {
+    "margin": "margin",
+    "hard_divergence": "KL of hard masks",
+    "hard_agreement": "same prediction",
+    "open_share": "words kept",
+    "holding_share": "texts within the margin",
+}
+"""Headings of the diagnostics that a notebook shows; the report shows all."""
+
+
+def render_fit(title: str, diagnostics: Mapping[str, Any]) -> str:
+    """Render the diagnostics of a fit on held-out texts, one row per site, and its problems."""
+    sites = {site: values for site, values in diagnostics.items() if isinstance(values, Mapping)}
+    shown = [name for name in FIT_COLUMNS if any(name in values for values in sites.values())]
+    problems = [
+        f"<li>{escape(str(site))}: {escape(str(text))}</li>"
+        for site, values in sites.items()
+        for text in values.get("problems", {}).values()
+    ]
+    heads = "".join(f'<th scope="col">{FIT_COLUMNS[name]}</th>' for name in shown)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(str(site))}</th>'
+        + "".join(f"<td>{format_number(values[name]) if name in values else ''}</td>" for name in shown)
+        + "</tr>"
+        for site, values in sites.items()
+    )
+    table = (
+        f'<div class="wide"><table><thead><tr><th scope="col">site</th>{heads}</tr></thead>'
+        f'<tbody>{rows}</tbody></table></div><p class="quiet">Measured on held-out texts.</p>'
+    )
+    return (
+        f'<div class="diffmask-board"><style>{STYLE}</style><p><b>{escape(title)}</b></p>'
+        + (f'<ul class="limits">{"".join(problems)}</ul>' if problems else "")
+        + (table if shown else "")
+        + "</div>"
     )
 
 

@@ -28,6 +28,7 @@ from diffmask.report.run_files import (
     read_run,
     refusing_damage,
 )
+from diffmask.results.aggregation import Aggregate, ScoredText, aggregate
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, Curve, MetricInfo, load_results
 from diffmask.results.formatting import format_count, format_duration, format_interval, format_number
 from diffmask.results.records import write_text
@@ -106,6 +107,13 @@ class ResultView:
         priced = [metric for metric in self.result.metrics if _priced(self.result, metric)]
         return [(metric.title, _mark(cost_chart(self.result, metric))) for metric in priced]
 
+    @cached_property
+    def words(self) -> list[tuple[str, Aggregate]]:
+        """Words that matter per class by every method that is not a baseline; empty if no word recurs."""
+        methods = [method.name for method in self.result.methods if not method.is_baseline]
+        named = [(name, words_per_class(self.result, name)) for name in methods]
+        return [(name, words) for name, words in named if words is not None]
+
     def comparisons(self, metric: str) -> list[Comparison]:
         """Return the comparisons of methods by one metric."""
         return [comparison for comparison in self.result.comparisons if comparison.metric == metric]
@@ -137,6 +145,17 @@ def render_page(results: Sequence[BenchmarkResult], run: RunFiles | None = None)
     )
     # UTF-8 cannot encode a lone surrogate.
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def words_per_class(board: BenchmarkResult, method: str) -> Aggregate | None:
+    """Aggregate the words of the texts by predicted class; None if no word occurs in two texts of a class."""
+    texts = [
+        ScoredText(group=text.prediction, words=text.words, scores=normalise_scores(text.scores[method]))
+        for text in board.texts
+        if text.scores.get(method)
+    ]
+    found = aggregate(texts) if texts else None
+    return found if found is not None and found.rows else None
 
 
 def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:

@@ -17,8 +17,9 @@ from diffmask.results.intervals import t_interval
 from diffmask.results.records import write_text
 
 By = str | Callable[[str], str]
-"""Key of an aggregate: `word` in lower case, `position` (fifth of the text), `layer` that drops the word, or a function
-from a word to a key, such as its part of speech."""
+"""Key of an aggregate: `word` in lower case, `position` (fifth of the text), `layer` that drops the word,
+`part-of-speech` (by NLTK's tagger for English), or a function from a word to a key."""
+KEYS = ("word", "position", "layer", "part-of-speech")
 POSITIONS = ("first fifth", "second fifth", "third fifth", "fourth fifth", "last fifth")
 
 
@@ -156,7 +157,7 @@ def _errors(rows: Sequence[AggregateRow]) -> list[list[float]]:
 
 
 def aggregate(explanations: Iterable[Any], by: By = "word", *, min_texts: int = 2) -> Aggregate:
-    """Aggregate explanations by class: words by default, or positions, layers, or the keys of a function.
+    """Aggregate explanations by class: by word, position, layer, part of speech, or the keys of a function.
 
     Args:
         explanations: Explanations of texts, or `ScoredText`s. Scores of a method without layers are divided by the
@@ -184,8 +185,7 @@ def _rows(group: str, texts: Sequence[ScoredText], by: By) -> list[AggregateRow]
     kept: dict[str, list[bool]] = defaultdict(list)
     for text in texts:
         inside: dict[str, list[float]] = defaultdict(list)
-        for index, (word, score) in enumerate(zip(text.words, text.scores, strict=True)):
-            key = _key(word, index, len(text.words), by)
+        for index, (key, score) in enumerate(zip(_keys(text.words, by), text.scores, strict=True)):
             inside[key].append(score)
             kept[key] += [] if text.kept is None else [text.kept[index]]
         for key, scores in inside.items():
@@ -194,12 +194,50 @@ def _rows(group: str, texts: Sequence[ScoredText], by: By) -> list[AggregateRow]
     return [_row(group, key, values[key], kept[key]) for key in keys]
 
 
-def _key(word: str, index: int, words: int, by: By) -> str:
+def _keys(words: Sequence[str], by: By) -> list[str]:
+    """Return the key of each word of a text."""
     if callable(by):
-        return by(word)
-    if by not in ("word", "position"):
-        raise InputError(f"by='{by}': {nearest(by, ('word', 'position', 'layer'))}, or give a function from a word")
-    return word.casefold() if by == "word" else POSITIONS[index * len(POSITIONS) // words]
+        return [by(word) for word in words]
+    if by == "word":
+        return [word.casefold() for word in words]
+    if by == "position":
+        return [POSITIONS[index * len(POSITIONS) // len(words)] for index in range(len(words))]
+    if by == "part-of-speech":
+        return parts_of_speech(words)
+    raise InputError(f"by='{by}': {nearest(by, KEYS)}, or give a function from a word")
+
+
+PARTS_OF_SPEECH = {
+    "J": "adjective", "N": "noun", "V": "verb", "RB": "adverb", "WRB": "adverb", "RP": "particle", "TO": "particle",
+    "PRP": "pronoun", "WP": "pronoun", "EX": "pronoun", "DT": "determiner", "PDT": "determiner", "WDT": "determiner",
+    "IN": "preposition", "CC": "conjunction", "MD": "verb", "CD": "number", "UH": "interjection", "FW": "foreign word",
+    "POS": "particle",
+}  # fmt: skip
+"""Part of speech by the tag of the Penn Treebank, or by its first letters."""
+
+
+def parts_of_speech(words: Sequence[str]) -> list[str]:
+    """Return the part of speech of each word of an English text, by NLTK's averaged perceptron."""
+    try:
+        from nltk.tag import pos_tag
+
+        tags = [tag for _, tag in pos_tag(list(words))]
+    except (ImportError, LookupError):  # NLTK raises LookupError for data that is not downloaded
+        raise ExtraError(
+            "parts of speech need NLTK and its tagger: pip install 'diffmask[study]'; python -m nltk.downloader "
+            "averaged_perceptron_tagger_eng; or give by= a function from a word"
+        ) from None
+    return [_part_of_speech(tag) for tag in tags]
+
+
+def _part_of_speech(tag: str) -> str:
+    """Return the name of a tag of the Penn Treebank.
+
+    >>> [_part_of_speech(tag) for tag in ("NNS", "JJR", "VBD", "WP$", ",")]
+    ['noun', 'adjective', 'verb', 'pronoun', 'punctuation']
+    """
+    prefixes = (tag[:length] for length in range(min(len(tag), 3), 0, -1))
+    return next((PARTS_OF_SPEECH[prefix] for prefix in prefixes if prefix in PARTS_OF_SPEECH), "punctuation")
 
 
 def _row(group: str, key: str, values: Sequence[Sequence[float]], kept: Sequence[bool]) -> AggregateRow:
