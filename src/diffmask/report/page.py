@@ -150,7 +150,7 @@ def render_page(results: Sequence[BenchmarkResult], run: RunFiles | None = None)
 def words_per_class(board: BenchmarkResult, method: str) -> Aggregate | None:
     """Aggregate the words of the texts by predicted class; None if no word occurs in two texts of a class."""
     texts = [
-        ScoredText(group=text.prediction, words=text.words, scores=normalise_scores(text.scores[method]))
+        ScoredText(group=text.prediction, words=text.words, scores=normalise_scores(list(text.scores[method])))
         for text in board.texts
         if text.scores.get(method)
     ]
