@@ -147,9 +147,7 @@ def _show(explainer: "Explainer", texts: list[str], asked: dict[str, str], targe
         explainer(**asked).show()
 
 
-def _explain_table(
-    explainer: "Explainer", data: Path, out: Path, columns: Mapping[str, str], **options: Any
-) -> None:
+def _explain_table(explainer: "Explainer", data: Path, out: Path, columns: Mapping[str, str], **options: Any) -> None:
     """Explain every row of a table in shards."""
     from diffmask.workspace.sharding import explain_table
 
