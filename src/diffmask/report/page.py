@@ -150,12 +150,18 @@ def render_page(results: Sequence[BenchmarkResult], run: RunFiles | None = None)
 def words_per_class(board: BenchmarkResult, method: str) -> Aggregate | None:
     """Aggregate the words of the texts by predicted class; None if no word occurs in two texts of a class."""
     texts = [
-        ScoredText(group=text.prediction, words=text.words, scores=normalise_scores(list(text.scores[method])))
+        ScoredText(group=text.prediction, words=text.words, scores=_over_largest(text.scores[method]))
         for text in board.texts
         if text.scores.get(method)
     ]
     found = aggregate(texts) if texts else None
     return found if found is not None and found.rows else None
+
+
+def _over_largest(scores: Sequence[float]) -> list[float]:
+    """Divide scores by the largest absolute one, as pictures do, so that texts can be compared."""
+    largest = max(map(abs, scores), default=0.0) or 1.0
+    return [score / largest for score in scores]
 
 
 def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:
