@@ -250,7 +250,7 @@ def _needed_sets(prompts: Prompts, scores: Tensor, margin: float, config: Search
 
 
 CONFIGS = {
-    "default": SearchConfig(restarts=0, most_rows=64),
-    "at most 8 passes": SearchConfig(restarts=0, most_rows=8),
-    "prefixes 1, 3, then between": SearchConfig(prefixes=((1, 3),), restarts=0, most_rows=8),
+    "default": SearchConfig(proposals=4, batches=5, restarts=0, most_rows=64),
+    "at most 8 passes": SearchConfig(proposals=4, batches=5, restarts=0, most_rows=8),
+    "prefixes 1, 3, then between": SearchConfig(prefixes=((1, 3),), proposals=4, batches=5, restarts=0, most_rows=8),
 }

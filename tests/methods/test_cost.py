@@ -42,9 +42,9 @@ COUNTS: list[tuple[str, dict[str, Any], int, int, int]] = [
     ),
     # One trace and one pass per step.
     ("bottleneck", {"steps": 5}, 1 + 1 + 5, 5, 7 * BATCH),
-    # One trace, one pass with everything masked, one per step, and one with the final masks.
-    ("diffmask-per-input", {"steps": 5}, 1 + 2 + 5 + 1, 5, 9 * BATCH),
-    ("diffmask-reinforce", {"steps": 5, "samples": 3}, 1 + 2 + 15 + 1, 0, 19 * BATCH),
+    # Row by row: one trace, one pass with everything masked, one per step, and one with the final masks.
+    ("diffmask-per-input", {"steps": 5}, (1 + 2 + 5 + 1) * BATCH, 5 * BATCH, 9 * BATCH),
+    ("diffmask-reinforce", {"steps": 5, "samples": 3}, (1 + 2 + 15 + 1) * BATCH, 0, 19 * BATCH),
     ("diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     ("surrogate-mask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),
     ("nested-diffmask", {"steps": 2, "batch_size": 8}, 1, 0, BATCH),

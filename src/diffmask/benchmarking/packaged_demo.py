@@ -9,7 +9,6 @@ from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.datasets.tables import Example
 from diffmask.explanation.explanation import Explanation
-from diffmask.explanation.heatmap import short_layer_name
 from diffmask.explanation.verified_set import HardMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.results.benchmark_result import BenchmarkResult
@@ -60,7 +59,7 @@ def train_classifier(folder: Path, config: FineTunedClassificationConfig = TASK,
 
 def first_explanation(task: Task, config: FineTunedClassificationConfig = TASK) -> Explanation:
     """Explain one held-out review by leave-one-out, which needs no fit; the words that are enough are verified."""
-    explanation: Explanation = explain(task, held_out_reviews(config, 1)[0].text)
+    explanation: Explanation = explain(task, held_out_reviews(config, REVIEWS)[-1].text)
     return explanation
 
 
@@ -90,14 +89,14 @@ def held_out_reviews(config: FineTunedClassificationConfig, count: int) -> list[
 
 
 def _line(explanation: Explanation, check: HardMask) -> str:
-    """Describe one review: the prediction, the words that are enough, and those that only earlier layers need."""
-    dropped = [
-        f"{word} (until {short_layer_name(layer)})"
+    """Describe one review: the prediction, the words that are enough, and those that all layers but the last need."""
+    late = [
+        word
         for word, layer, kept in zip(explanation.words, explanation.dropped_at(), check.kept, strict=True)
-        if layer is not None and layer != explanation.layers[0] and not kept
+        if layer == explanation.layers[-1] and not kept
     ]
     enough = explanation.verified.sentence if explanation.verified else "predicted, not verified"
-    earlier = f"\n    needed by earlier layers only: {', '.join(dropped)}" if dropped else ""
+    earlier = f"\n    needed by every layer but the last: {', '.join(late)}" if late else ""
     return (
         f"{explanation.prediction}: {explanation.text}\n    {enough}{earlier}\n"
         f"    with these words alone: {check.prediction}, KL {check.divergence:.3f} nats"

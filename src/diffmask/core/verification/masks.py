@@ -47,7 +47,7 @@ class TextUnits:
     tokens: tuple[tuple[tuple[int, int], ...], ...]
     """For each unit the row and column of each of its tokens."""
     avoided: tuple[int, ...] = ()
-    """Units that a set has only where it needs them, such as punctuation: last in the order, worse in a tie."""
+    """Units such as punctuation: of two sets of one size, the one with fewer of them is better."""
 
     @staticmethod
     def of_row(row: int, columns: Iterable[Iterable[int]]) -> "TextUnits":
@@ -57,14 +57,11 @@ class TextUnits:
     def order(self, scores: Float[Tensor, "row token"]) -> list[int]:
         """Return the units from most to least important: by the largest score of their tokens, ties by position.
 
-        Avoided units come last.
-
         >>> TextUnits.of_row(0, [[1], [2, 3]]).order(torch.tensor([[0.0, 0.3, 0.1, 0.9]]))
         [1, 0]
         """
         largest = [max(float(scores[row, column]) for row, column in unit) for unit in self.tokens]
-        avoided = set(self.avoided)
-        return sorted(range(len(self.tokens)), key=lambda unit: (unit in avoided, -largest[unit]))
+        return sorted(range(len(self.tokens)), key=lambda unit: -largest[unit])
 
 
 @dataclass(frozen=True)

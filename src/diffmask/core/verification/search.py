@@ -3,14 +3,13 @@
 The search never calls the model. It yields sets to measure and receives the measurements, so that a caller can put the
 sets of many texts into one forward pass (`core.verification.masks`). It starts from nested prefixes of an order of the
 units, learns from every measurement what each unit adds to the log-odds of the original prediction (a Bayesian linear
-model), proposes the smaller sets that are most likely to hold (Thompson sampling), and ends with a set of which every
-single removal was measured to break the answer.
+model), proposes the smaller sets that are most likely to hold (Thompson sampling), grows sets from the units of the
+largest estimated effects, and ends with a set of which every single removal was measured to break the answer.
 """
 
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -49,18 +48,20 @@ class SearchConfig:
     """Sizes of the prefixes of the order that are measured, batch by batch, until one holds.
 
     Where none does, all sizes that are twice the one before follow."""
-    proposals: int = 4
+    proposals: int = 3
     """Sets that the linear model proposes per batch, at most."""
-    batches: int = 5
+    batches: int = 2
     """Batches of proposals, at most."""
     least_chance: float = 0.01
     """Smallest share of posterior samples in which a proposed set is the smallest that holds."""
     draws: int = 512
     """Samples from the posterior of the linear model per batch of proposals."""
     restarts: int = 2
-    """Further rounds of proposals and removals after the first minimal set, while sets of 3 units or more shrink."""
-    singles: int = 16
-    """Units that are measured alone, and then in pairs, where the first minimal set has more than 3 units."""
+    """Further rounds of proposals and removals after sets were grown, while the best set shrinks."""
+    growth_units: int = 10
+    """Units by which a set is grown, or that replace an avoided unit: those of the largest estimated effects."""
+    growth_sizes: int = 5
+    """Size up to which sets are grown from nothing, one unit at a time, where the first minimal set has two or more."""
     most_rows: int = 256
     """Masked rows of one text that go through the model, at most. A search that is cut short has `minimal=False`."""
 
@@ -130,11 +131,14 @@ class _Search:
             before = self.best
             yield from self._measure_proposals(between if number == 0 else ())
             yield from self._remove_units()
-            # Removals are measurements too, from which the linear model may propose a set that shares few units.
-            if len(self.best) <= 2 or (number and self.best == before):
+            if len(self.best) <= 1 or (number and self.best == before):
                 break
-            if len(self.best) > 3:
-                yield from self._measure_pairs()
+            if number == 0 and self.config.restarts and frozenset() in self.known:
+                yield from self._grow_sets()
+                if len(self.best) <= 2:
+                    yield from self._remove_units()
+                    break
+        yield from self._replace_avoided()
         return SearchResult(self.best, self.known[self.best], self._is_minimal(), len(self.known) - 1)
 
     def _measure_proposals(self, others: Iterable[Kept]) -> Measuring:
@@ -147,13 +151,31 @@ class _Search:
             wanted = self._proposals()
         return None
 
-    def _measure_pairs(self) -> Measuring:
-        """Measure single units, then pairs of the best of them: they may hold where larger sets between them break."""
-        yield from self._measure(frozenset({unit}) for unit in self.order[: self.config.singles])
-        singles = [frozenset({unit}) for unit in self.order if frozenset({unit}) in self.known]
-        singles.sort(key=lambda kept: self.known[kept].divergence)
-        pairs = combinations(singles[: self.config.proposals + 1], 2)
-        return (yield from self._measure(first | second for first, second in pairs))
+    def _grow_sets(self) -> Measuring:
+        """Grow sets smaller than the best one: each is the one before and the unit with which it comes closest."""
+        grown: Kept = frozenset()
+        for size in range(1, self.config.growth_sizes + 1):
+            if size >= len(self.best):
+                break
+            self.effects.update(self.known)
+            units = [unit for unit in self.effects.ranked() if unit not in grown][: self.config.growth_units]
+            affordable = yield from self._measure(grown | {unit} for unit in units)
+            if not affordable:
+                break
+            measured = [kept for kept in self.known if len(kept) == size]
+            grown = min(measured, key=lambda kept: self.known[kept].divergence)
+        return None
+
+    def _replace_avoided(self) -> Measuring:
+        """Measure the best set with another unit in place of each avoided one, the largest estimated effects first."""
+        avoided = self.best & self.avoided
+        if not avoided or frozenset() not in self.known:
+            return None
+        self.effects.update(self.known)
+        others = [unit for unit in self.effects.ranked() if unit not in self.avoided | self.best]
+        others = others[: self.config.growth_units]
+        yield from self._measure(self.best - {unit} | {other} for unit in sorted(avoided) for other in others)
+        return (yield from self._remove_units())
 
     def _prefix(self, size: int) -> Kept:
         return frozenset(self.order[:size])
@@ -277,6 +299,10 @@ class LinearEffects:
         self.mean = gain @ observed
         covariance = np.diag(variance + 1e-6 * self.scale**2) - gain @ spread
         self.root = np.linalg.cholesky((covariance + covariance.T) / 2)
+
+    def ranked(self) -> list[int]:
+        """Return the units by the posterior mean of their effect, the largest first."""
+        return [int(unit) for unit in self.order[np.argsort(-self.mean, kind="stable")]]
 
     def propose(self, size: int, margin: float, known: Mapping[Kept, Measurement], config: SearchConfig) -> list[Kept]:
         """Return unknown sets of at most `size` units, those first that most samples of the posterior call smallest."""

@@ -82,7 +82,7 @@ def log_odds_bounds(lead: Float[Tensor, " row"], margin: float) -> tuple[Float[T
     Exact for two classes, by bisection.
 
     >>> [round(float(bound), 2) for bound in log_odds_bounds(torch.tensor([3.5]), 0.1)]
-    [1.59, 8.43]
+    [1.59, 7.91]
     """
     probability = lead.sigmoid()
 

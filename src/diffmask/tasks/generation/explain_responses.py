@@ -30,11 +30,11 @@ PROMPTS_AT_ONCE = 8
 TOKENS_AT_ONCE = 4096
 """Tokens per forward pass of masked copies, padding included."""
 LAYERS_SHOWN = 8
-SEARCH = SearchConfig(restarts=0, most_rows=MOST_PASSES)
+SEARCH = SearchConfig(proposals=4, batches=5, restarts=0, most_rows=MOST_PASSES)
 """Parts are few, and a pass of a language model is expensive: one round of proposals and removals."""
 FEW_PASSES = 16
 """Passes up to which `QUICK_SEARCH` is used."""
-QUICK_SEARCH = SearchConfig(prefixes=((1, 3),), restarts=0)
+QUICK_SEARCH = SearchConfig(prefixes=((1, 3),), proposals=4, batches=5, restarts=0)
 """Skips the empty set and some prefixes: within 8 passes it erases as much of planted facts as greedy search does."""
 
 
