@@ -68,6 +68,7 @@ class SurrogateMask(SiteMaskMethod):
     """
 
     name: ClassVar[str] = "surrogate-mask"
+    revision: ClassVar[int] = 1
 
     probe_inputs: Literal["auto", "state", "both", "all"] = "auto"
     """States that a site's network reads.
