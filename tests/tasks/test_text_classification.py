@@ -198,8 +198,11 @@ def test_errors_name_the_missing_part(tmp_path: Path) -> None:
         TextClassification(tiny_model("gpt2", vocab_size=300), tokenizer)
     with pytest.raises(InputError, match="came without its tokenizer"):
         TextClassification(tiny_model("bert"))
-    with pytest.raises(InputError, match="cannot be loaded as a folder or a hub id"):
+    with pytest.raises(InputError, match=r"there is no folder '.*nothing'; give the folder of a model, or a hub id"):
         TextClassification(tmp_path / "nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="cannot be loaded as a folder or a hub id"):
+        TextClassification(tmp_path / "empty")
     with pytest.raises(InputError, match=r"row 0: there is no column 'text'; nearest: 'txt'"):
         TextClassification(tiny_model("bert"), word_pieces(), train=[{"txt": "good"}])
     with pytest.raises(InputError, match="padding changes the model's answer"):
