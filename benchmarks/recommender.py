@@ -30,9 +30,10 @@ from diffmask.errors import FitWarning
 from diffmask.methods.diffmask.base import MaskExplainer
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.intervals import t_interval
-from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms, is_nrms
+from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms
 from diffmask.tasks.recommender.nrms_training import evaluate
 from diffmask.tasks.recommender.titles import ExplainedCandidate
+from diffmask.tasks.text.known_tasks import is_recommender
 
 METHODS: dict[str, Method] = {
     "DiffMask": dm.DiffMask(margin=0.02, steps=256),
@@ -107,7 +108,7 @@ def load(folder: Path, seed: int, poisoned: bool) -> tuple[Path, dict[str, list[
     """Train a recommender unless the folder has it; the seed is that of the data and of the training."""
     data = data_of(seed, poisoned)
     home = folder / f"{'poisoned' if poisoned else 'clean'}-{seed}"
-    if not is_nrms(home):
+    if not is_recommender(home):
         start = time.process_time()
         titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
         task = dm.NewsRecommender(*init_nrms(WORDS, titles, dm.NRMSConfig(), seed), **data)  # type: ignore[arg-type]

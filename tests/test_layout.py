@@ -12,8 +12,8 @@ import diffmask
 
 SOURCE = Path(diffmask.__file__).parent
 ORDER = (
-    "errors", "registry", "results", "report", "explanation", "core", "datasets", "tasks", "methods", "workspace",
-    "metrics", "experiments", "benchmarking", "cli",
+    "errors", "imports", "registry", "results", "report", "explanation", "core", "datasets", "tasks", "methods",
+    "workspace", "metrics", "experiments", "benchmarking", "cli",
 )  # fmt: skip
 
 

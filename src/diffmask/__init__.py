@@ -3,8 +3,9 @@
 Names are imported at first use: `import diffmask` does not load torch.
 """
 
-from importlib import import_module
 from typing import Any
+
+from diffmask.imports import import_quickly
 
 __version__ = "0.1.0"
 
@@ -114,7 +115,7 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'diffmask' has no attribute '{name}'")
-    return getattr(import_module(f"diffmask.{_HOMES[name]}"), name)
+    return getattr(import_quickly(f"diffmask.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,11 +1,11 @@
 """Registry of methods, tasks and metrics by name. Listing the entries imports none of them."""
 
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from diffmask.errors import ConfigError, nearest
+from diffmask.imports import import_quickly
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Entry:
         if not isinstance(self.target, str):
             return self.target
         module, _, attribute = self.target.partition(":")
-        return getattr(import_module(module), attribute)
+        return getattr(import_quickly(module), attribute)
 
 
 _ENTRIES: dict[tuple[str, str], Entry] = {}

@@ -118,6 +118,20 @@ class HasPlaceholder(Protocol):
         """Return one short row with at least one maskable token."""
 
 
+@runtime_checkable
+class PreparesResume(Protocol):
+    """A task that finds out by a few passes what `resume` may skip."""
+
+    def prepare_resume(self) -> None:
+        """Find it out now; explainers that use `resume` call this before their cost is counted."""
+
+
+def prepare_resume(task: Task) -> None:
+    """Let a task find out what `resume` may skip."""
+    if isinstance(task, PreparesResume):
+        task.prepare_resume()
+
+
 class Retrainable(ABC):
     """A task that can train a fresh model of the same kind on other data, as ROAR does."""
 

@@ -5,7 +5,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, cast, get_type_hints
 
@@ -75,8 +75,6 @@ class Config:
         Raises:
             ConfigError: A key is unknown or a value has a wrong type; the message begins with `where`.
         """
-        from pydantic import TypeAdapter, ValidationError
-
         known = {field.name for field in fields(cls)}
         for key in node:
             if key not in known and key != "name":
@@ -84,6 +82,10 @@ class Config:
                     f"{where}: '{key}' is not an option of {cls.kind} '{cls.name}'; {nearest(str(key), known)}"
                 )
         choices = {key: value for key, value in node.items() if key != "name"}
+        if not choices and all(_has_default(field) for field in fields(cls)):
+            return cls()
+        from pydantic import TypeAdapter, ValidationError  # only here: importing it takes a tenth of a second
+
         try:
             return TypeAdapter(cls).validate_python(choices)
         except ValidationError as error:
@@ -130,17 +132,21 @@ def parse_yaml(text: str, where: str) -> Any:
 
 
 def require_types(config: Config) -> None:
-    """Check the type of every field; a list serves as a tuple.
+    """Check the type of every field that has not its default; a list serves as a tuple.
 
     Raises:
         ConfigError: A value has another type. The message names config, field, type and value.
     """
+    changed = [field.name for field in fields(config) if getattr(config, field.name) is not field.default]
+    if not changed:
+        return
     from pydantic import ValidationError
 
-    for name, adapter in _field_types(cast(Any, type(config))).items():
+    adapters = _field_types(cast(Any, type(config)))
+    for name in changed:
         value = getattr(config, name)
         try:
-            converted = adapter.validate_python(_as_tuples(value), strict=True)
+            converted = adapters[name].validate_python(_as_tuples(value), strict=True)
         except ValidationError as error:
             problem = error.errors(include_input=False, include_context=False, include_url=False)[0]["msg"]
             raise ConfigError(f"{config.name}: {name}: {problem}; found {_short(value)}") from None
@@ -148,6 +154,10 @@ def require_types(config: Config) -> None:
         if not isinstance(value, type(converted) | int | list) or (type(value) is int and abs(value) >= 2**63):
             kind = type(converted).__name__
             raise ConfigError(f"{config.name}: {name}: Input should be a plain {kind}; found {_short(value)}")
+
+
+def _has_default(field: "Field[Any]") -> bool:
+    return field.default is not MISSING or field.default_factory is not MISSING
 
 
 @cache

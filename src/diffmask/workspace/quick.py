@@ -9,9 +9,7 @@ from diffmask.core.task import Task
 from diffmask.datasets.tables import Example, read_inputs
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import word_spans
-from diffmask.tasks.recommender.news_recommender import NewsRecommender
-from diffmask.tasks.recommender.nrms_files import is_nrms
-from diffmask.tasks.text.known_tasks import TEXT_TASKS, recognise_task, text_task_class
+from diffmask.tasks.text.known_tasks import TEXT_TASKS, is_recommender, recognise_task, text_task_class
 from diffmask.tasks.text.pretrained import load_model
 from diffmask.tasks.text.text_task import TextTask
 from diffmask.tasks.text.unwrap import unwrap
@@ -56,13 +54,15 @@ def is_model_folder(name: str) -> bool:
     """Return whether a path is the folder of a model or of a recommender, rather than of a saved explainer."""
     if (Path(name) / "artefact.json").is_file():
         return False
-    return (Path(name) / "config.json").is_file() or is_nrms(name)
+    return (Path(name) / "config.json").is_file() or is_recommender(name)
 
 
 def quick_explainer(model: str, method: str | None = None, *, trust_remote_code: bool = False) -> Explainer:
     """Return an explainer that needs no training data for a model's folder or hub id; by default leave-one-out."""
     config = parse("method", method or "leave-one-out", "explain")
-    if is_nrms(model):
+    if is_recommender(model):
+        from diffmask.tasks.recommender.news_recommender import NewsRecommender  # most models are none
+
         return fit_without_data(config, NewsRecommender(model))
     task_class = text_task_class(recognise_task(model, trust_remote_code=trust_remote_code))
     loaded = load_model(

@@ -11,8 +11,9 @@ from diffmask.datasets.mind_generator import MindGenerator
 from diffmask.errors import ConfigError, InputError, StoreError
 from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMS, AdditiveAttention, NRMSConfig, SelfAttention, Slots
-from diffmask.tasks.recommender.nrms_files import init_nrms, is_nrms, load_nrms, save_nrms, word_tokenizer
+from diffmask.tasks.recommender.nrms_files import init_nrms, load_nrms, save_nrms, word_tokenizer
 from diffmask.tasks.recommender.nrms_training import NRMSTraining, evaluate
+from diffmask.tasks.text.known_tasks import is_recommender
 from support.news import SMALL, impressions, titles, trained
 
 
@@ -131,7 +132,7 @@ def test_training_needs_a_choice(tmp_path: Path) -> None:
 def test_a_recommender_is_saved_and_loaded(tmp_path: Path) -> None:
     model, tokenizer = trained()
     save_nrms(model, tokenizer, tmp_path / "nrms")
-    assert is_nrms(tmp_path / "nrms") and not is_nrms(tmp_path)
+    assert is_recommender(tmp_path / "nrms") and not is_recommender(tmp_path)
     loaded, words = load_nrms(tmp_path / "nrms")
     assert words.get_vocab() == tokenizer.get_vocab() and loaded.config == model.config
     for name, value in model.state_dict().items():

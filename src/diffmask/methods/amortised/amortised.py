@@ -13,7 +13,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.baseline_states import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length, map_by_length
-from diffmask.core.capabilities import ErasesUnits
+from diffmask.core.capabilities import ErasesUnits, prepare_resume
 from diffmask.core.config import parse
 from diffmask.core.distributions import coarse_outcome, coarsen, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
@@ -205,6 +205,7 @@ class AmortisedExplainer(Explainer):
 
     def __init__(self, task: Task, network: AttributionNetwork, baseline: Tensor) -> None:
         super().__init__(task)
+        prepare_resume(task)
         self.network = network
         self.baseline = nn.Parameter(baseline, requires_grad=False)
         self.register_buffer("ood_threshold", baseline.new_tensor(torch.inf))

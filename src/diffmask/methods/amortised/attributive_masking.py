@@ -14,6 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.baseline_states import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length
+from diffmask.core.capabilities import prepare_resume
 from diffmask.core.config import require_between
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
@@ -117,6 +118,7 @@ class AttributiveMaskExplainer(Explainer):
 
     def __init__(self, task: Task, network: AttributionNetwork, baseline: Float[Tensor, " width"]) -> None:
         super().__init__(task)
+        prepare_resume(task)
         self.network = network
         self.baseline = nn.Parameter(baseline, requires_grad=False)
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
+from diffmask.core.capabilities import prepare_resume
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.hooks import Edit, interpolate
@@ -128,6 +129,7 @@ class MaskExplainer(Explainer, ABC):
 
     def __init__(self, task: Task, mask: MaskKind, sites: tuple[str, ...], baselines: dict[str, nn.Parameter]) -> None:
         super().__init__(task)
+        prepare_resume(task)
         self.mask, self.sites = mask, sites
         self.baselines = nn.ParameterList(baselines.values())
 

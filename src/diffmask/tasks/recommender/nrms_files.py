@@ -78,11 +78,6 @@ def save_nrms(model: NRMS, tokenizer: Any, folder: str | Path, notes: dict[str, 
     (home / FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def is_nrms(folder: str | Path) -> bool:
-    """Return whether a folder holds a recommender."""
-    return (Path(folder) / FILE).is_file()
-
-
 def load_nrms(folder: str | Path, *, trust_remote_code: bool = False) -> tuple[NRMS, Any]:
     """Return the recommender of a folder and its tokenizer."""
     from safetensors import SafetensorError

@@ -83,7 +83,7 @@ def recognise_task(model: str | Path, *, trust_remote_code: bool = False) -> str
 
 def trained_config_class(task: str | None, model: str, *, trust_remote_code: bool = False) -> Any:
     """Return the config class of a trained model; without the name of its task, the task is recognised."""
-    if task == RECOMMENDER or (task is None and (Path(model) / RECOMMENDER_FILE).is_file()):
+    if task == RECOMMENDER or (task is None and is_recommender(model)):
         return find("task", "news-recommender").load()
     if task == GENERATION or (task is None and _generates(model, trust_remote_code)):
         return find("task", GENERATION).load()
@@ -106,6 +106,11 @@ def _generates(model: str, trust_remote_code: bool) -> bool:
         return True
     architectures = getattr(load_config(model, trust_remote_code=trust_remote_code), "architectures", None) or ()
     return any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in architectures)
+
+
+def is_recommender(folder: str | Path) -> bool:
+    """Return whether a folder holds a recommender."""
+    return (Path(folder) / RECOMMENDER_FILE).is_file()
 
 
 def fine_tuned_config_class(task: str) -> Any:

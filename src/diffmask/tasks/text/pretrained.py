@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from diffmask.errors import InputError
+from diffmask.imports import paused_collector
 from diffmask.tasks.text.unwrap import prepare, require_explainable, require_head, unwrap
 
 NO_LIMIT = 1_000_000
@@ -81,21 +82,24 @@ def _has_config(name: str | Path) -> bool:
 
 def auto_class_named(name: str) -> Any:
     """Return a class of `transformers` by name, such as `AutoModelForMaskedLM`."""
-    import transformers
+    with paused_collector():
+        import transformers
 
-    return getattr(transformers, name)
+        return getattr(transformers, name)
 
 
 def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Return the configuration of a model's folder or hub id."""
-    from transformers import AutoConfig
+    with paused_collector():
+        from transformers import AutoConfig
 
     return from_pretrained(AutoConfig, name, trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
     """Return the tokenizer of a folder or a hub id."""
-    from transformers import AutoTokenizer
+    with paused_collector():
+        from transformers import AutoTokenizer
 
     return from_pretrained(AutoTokenizer, name, trust_remote_code=trust_remote_code)
 
@@ -114,7 +118,7 @@ def from_pretrained(auto_class: Any, name: str | Path, *, trust_remote_code: boo
     """Load a class of `transformers` by folder or hub id, quietly and with a clear error."""
     # An explicit False: with None, transformers asks on stdin whether to run the repository's code.
     try:
-        with quiet_transformers():
+        with paused_collector(), quiet_transformers():  # the class of the model is imported here
             return auto_class.from_pretrained(str(name), trust_remote_code=trust_remote_code, **options)
     except Exception as error:  # damaged files raise errors of many libraries
         if "trust_remote_code" in str(error):

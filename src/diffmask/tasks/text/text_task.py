@@ -3,6 +3,7 @@
 import warnings
 from abc import ABC
 from collections.abc import Mapping
+from functools import cached_property, partial
 from typing import Any, ClassVar, cast
 
 import torch
@@ -19,7 +20,13 @@ from diffmask.errors import InputError, InputWarning, TaskError
 from diffmask.explanation.text_units import ReadRow
 from diffmask.tasks.text.encoding import EVIDENCE, TextEncoder, TextEncodingConfig, token_strings
 from diffmask.tasks.text.explain_texts import ExplainsTexts, row_words
-from diffmask.tasks.text.inspection import find_padding, find_partial_forward, find_sites, token_embedding
+from diffmask.tasks.text.inspection import (
+    PartialForward,
+    find_padding,
+    find_partial_forward,
+    find_sites,
+    token_embedding,
+)
 from diffmask.tasks.text.pretrained import eager_attention, load_model, max_input_tokens
 from diffmask.tasks.text.retraining import FineTuningSource, RetrainsEncoder
 from diffmask.tasks.text.unwrap import prepare
@@ -99,19 +106,30 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
         self.texts[split] = [examples[index] for index in encoded.sources]
 
     def _inspect(self, model: Any) -> dict[str, Site]:
-        """Return the sites; set the padding side and the partial forward passes."""
+        """Return the sites; set the padding side."""
         embedding = token_embedding(model)
 
         def logits(ids: Tensor, present: Tensor) -> Tensor:
             return self.probe(model, {"input_ids": ids, "attention_mask": present.long()})
 
-        def unpadded(ids: Tensor) -> Tensor:
-            return logits(ids, torch.ones_like(ids))
-
-        sites = find_sites(model, embedding, unpadded, getattr(model.config, "num_hidden_layers", None))
-        self.partial_forward = find_partial_forward(model, sites, embedding, unpadded)
+        run = partial(self._unpadded_logits, model)
+        sites = find_sites(model, embedding, run, getattr(model.config, "num_hidden_layers", None))
         self.padding = find_padding(logits, self.pad_token, len(embedding.weight), self.device)
         return sites
+
+    def _unpadded_logits(self, model: Any, ids: Int[Tensor, "row token"]) -> Tensor:
+        return self.probe(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+
+    @cached_property
+    def partial_forward(self) -> PartialForward:
+        """Blocks that a pass may skip below an edited site, found at first use by a few small passes."""
+        sites = {name: self.site(name) for name in self.sites}
+        run = partial(self._unpadded_logits, self.model)
+        return find_partial_forward(self.model, sites, token_embedding(self.model), run)
+
+    def prepare_resume(self) -> None:
+        """Find the blocks that `resume` may skip."""
+        self.partial_forward  # noqa: B018  # found once, then kept
 
     def to(self, device: str | torch.device) -> "TextTask":
         """Move the model and all rows to a device, and return this task."""
