@@ -1,8 +1,11 @@
 """The command line: it teaches, lists, runs, reports, and refuses in one line."""
 
+import contextlib
+import io
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -112,3 +115,33 @@ def test_a_stopped_command_says_in_one_line_how_to_go_on_and_releases_its_locks(
     ]
     assert not (tmp_path / "lock").exists()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class SlowToDelete:
+    """Receives a signal in its destructor, where Python drops every exception."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), self.number)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_a_command_also_in_a_destructor_and_while_its_errors_are_redirected(
+    number: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(*_: object, **__: object) -> None:
+        with contextlib.redirect_stderr(io.StringIO()):
+            SlowToDelete(number)
+            time.sleep(5)
+            pytest.fail("the command went on")
+
+    monkeypatch.setattr("diffmask.experiments.experiment.Experiment.read", work)
+    monkeypatch.setattr("sys.argv", ["diffmask", "run", "small.yaml", "--out", "run"])
+    hook = sys.unraisablehook
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == code and sys.unraisablehook is hook
+    assert len(capsys.readouterr().err.splitlines()) == 1

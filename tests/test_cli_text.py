@@ -180,3 +180,26 @@ def test_code_of_a_model_runs_only_with_the_flag(home: Path, monkeypatch: pytest
     monkeypatch.setattr(FineTunedClassificationConfig, "build", build)
     runner.invoke(app, ["train", "--out", "clf", *flags])
     assert seen == [bool(flags)]
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "7", '"a text"'])
+def test_a_table_of_json_lines_without_columns_is_refused_by_name(
+    line: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "odd.jsonl").write_text(f"{line}\n")
+    monkeypatch.setattr(
+        "sys.argv", ["diffmask", "explain", "clf", "--data", "odd.jsonl", "--text-column", "text", "--out", "a.jsonl"]
+    )
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err == "diffmask: odd.jsonl: there is no column 'text'; known: none\n"
+
+
+def test_an_error_is_one_line_also_if_a_path_has_two(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "a.csv").write_text("text\ngood\n")
+    monkeypatch.setattr("sys.argv", ["diffmask", "explain", "clf", "--data", "a.csv", "--out", "a\nb"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("diffmask: a b: scores are written as ")

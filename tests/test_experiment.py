@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from diffmask.core.store import Artefact, Store, read_artefact, write_artefact
-from diffmask.errors import ConfigError, InputError, RunError
+from diffmask.errors import ConfigError, InputError, RunError, StoreError
 from diffmask.experiments.experiment import Experiment, FitNode, MeasureNode, TrainNode
 from diffmask.experiments.runner import run_experiment
 from diffmask.results.benchmark_result import load_results
@@ -224,3 +224,10 @@ def test_a_file_that_is_missing_or_not_yaml_is_refused(tmp_path: Path) -> None:
 )
 def test_every_experiment_that_is_shipped_can_be_read(shipped: Path) -> None:
     assert Experiment.read(shipped).methods
+
+
+@pytest.mark.parametrize("inside", [".", "deeper"])
+def test_a_folder_behind_a_symlink_to_itself_is_refused(inside: str, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreError, match="is not a path that can be used"):
+        run_experiment(Experiment.from_dict(SMALL), tmp_path / "loop" / inside)

@@ -1,10 +1,13 @@
 """Edits reach the state exactly once and leave the model unchanged."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
 from diffmask.core.hooks import (
+    Edit,
     Site,
     edit_sites,
     erase_states,
@@ -13,6 +16,7 @@ from diffmask.core.hooks import (
     persistent_edit,
     record_calls,
     remove_added_hooks,
+    undone,
 )
 from diffmask.errors import SiteError
 
@@ -149,3 +153,50 @@ def test_hooks_that_a_library_adds_are_removed_and_older_ones_stay() -> None:
     assert calls == ["added", "older", "added"]
     model(X)
     assert calls[3:] == ["older"] and "_output_capturing_hooks_installed" not in model.block.__dict__
+
+
+class InterruptedOnce(nn.Linear):
+    """Ctrl-C arrives once: when it is put back into train mode, or when a hook on it has just been registered."""
+
+    interrupts = 0
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "training" and value and self.interrupts:
+            self.__dict__["interrupts"] = 0
+            raise KeyboardInterrupt
+
+    def register_forward_hook(self, *arguments: Any, **named: Any) -> Any:
+        super().register_forward_hook(*arguments, **named)
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_a_model_is_restored_leaves_it_restored() -> None:
+    model = nn.Sequential(InterruptedOnce(2, 2), nn.Dropout(), nn.Linear(2, 2))
+    model[0].__dict__["interrupts"] = 1
+    with pytest.raises(KeyboardInterrupt), frozen(model):
+        assert not any(module.training for module in model.modules())
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_ctrl_c_while_a_hook_is_registered_leaves_no_hook() -> None:
+    model = nn.Sequential(nn.Identity(), InterruptedOnce(3, 3))
+    sites: dict[Site, Edit] = {Site("0"): torch.zeros_like, Site("1"): torch.zeros_like}
+    with pytest.raises(KeyboardInterrupt), edit_sites(model, sites):
+        pytest.fail("the block was entered")
+    assert hooks_of(model) == 0
+
+
+def test_what_is_undone_is_undone_again_after_an_interrupt() -> None:
+    calls = []
+
+    def undo() -> None:
+        calls.append("begun")
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append("done")
+
+    with pytest.raises(KeyboardInterrupt), undone(undo):
+        pass
+    assert calls == ["begun", "begun", "done"]

@@ -3,6 +3,8 @@
 import json
 import logging
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,10 @@ import torch
 
 from diffmask.core.store import Artefact, Store, read_artefact, write_artefact
 from diffmask.errors import StoreError
+from diffmask.methods.gradients import Gradient
+from diffmask.results.records import require_path
+from support.linear import LinearTask
+from support.workspaces import workspace_of
 
 ARTEFACT = Artefact({"weight": torch.arange(6.0).reshape(2, 3)}, {"note": "kept", "numbers": [1, 2.5]})
 
@@ -115,3 +121,35 @@ def test_old_remains_of_killed_writers_are_removed(store: Store) -> None:
 def test_the_note_is_plain_json(store: Store) -> None:
     store.get_or_make("fit", "abc", lambda: ARTEFACT)
     assert json.loads((store.path("fit", "abc") / "artefact.json").read_text())["kind"] == "fit"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda scores: scores.flatten()[:1],
+        lambda scores: scores[:1],
+        lambda scores: scores.long(),
+        lambda scores: scores * float("nan"),
+    ],
+)
+def test_stored_scores_of_another_shape_or_type_are_computed_again(
+    damage: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+) -> None:
+    workspace, method = workspace_of(LinearTask([[1, 2, 3], [3, 1]]), tmp_path), Gradient()
+    expected = workspace.explained(method, "test").attribution.scores
+    (folder,) = tmp_path.rglob("explain/*")
+    stored = read_artefact(folder, "explain")
+    values, tensors = dict(stored.values), {"scores": damage(expected)}
+    shutil.rmtree(folder)
+    write_artefact(folder, "explain", folder.name, Artefact(tensors, values))
+    assert torch.equal(workspace.explained(method, "test").attribution.scores, expected)
+    assert torch.equal(read_artefact(folder, "explain").tensors["scores"], expected)
+
+
+def test_a_path_that_is_a_loop_or_no_path_is_refused(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop.name)
+    for path in (loop, loop / "inside", b"bytes", 7, "a\0b", "x" * 1000):
+        with pytest.raises(StoreError, match="is not a path that can be used"):
+            require_path(path)
+    require_path(tmp_path / "new")

@@ -112,3 +112,7 @@ def test_rows_that_cannot_be_read_are_named(source: object, message: str) -> Non
 def test_an_unknown_name_gets_the_nearest() -> None:
     with pytest.raises(InputError, match="neither a data set nor the path of a table; nearest: 'rotten-tomatoes'"):
         load_data("rotten-tomatos", Columns())
+
+
+def test_a_text_that_was_decoded_wrongly_has_a_split() -> None:
+    assert sum(map(len, vars(split_by_hash([Example("good \ud800 film")])).values())) == 1

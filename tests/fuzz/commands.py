@@ -481,7 +481,7 @@ def run_command(words: tuple[str, ...]) -> Failure | None:
     return _judge(given, words, code, err.getvalue())
 
 
-PROMISED = {"train": "config.json", "fit": "artefact.json", "run": "report.html", "benchmark": "board.json"}
+PROMISED = {"train": "config.json", "fit": "artefact.json", "run": "report.html", "benchmark": "results.json"}
 """File in the folder `--out` that a successful command has written."""
 
 

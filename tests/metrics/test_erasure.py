@@ -1,6 +1,9 @@
 """Deletion, insertion, flips and infidelity, worked out by hand on tables; infidelity as Captum has it."""
 
 import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,10 @@ import torch
 from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor
 
-from diffmask.errors import ConfigError, TaskError
-from diffmask.metrics.erasure import Eraser
+from diffmask.core.store import Artefact, write_artefact
+from diffmask.core.task import Task
+from diffmask.errors import ConfigError, InputError, TaskError
+from diffmask.metrics.erasure import Eraser, unmasked_predictions
 from diffmask.metrics.perturbation_curves import DecisionFlip, DeletionInsertion, flip_share
 from diffmask.metrics.robustness import Infidelity, infidelity, prediction_changes, random_sets
 from diffmask.results.records import Record
@@ -138,3 +143,35 @@ def test_errors_name_the_wrong_option() -> None:
     task.attention_masked = False
     with pytest.raises(TaskError, match="has no attention mask"):
         Eraser(task, "attention-mask")
+
+
+@pytest.mark.parametrize("damaged", ["target", "probability"])
+def test_stored_predictions_of_another_number_of_rows_are_computed_again(damaged: str, tmp_path: Path) -> None:
+    workspace = workspace_of(LinearTask([[1, 3], [1, 2], [3]]), tmp_path)
+    whole = unmasked_predictions(workspace, "test", "predicted")
+    (folder,) = tmp_path.rglob("unmasked/*")
+    tensors = {**vars(whole), damaged: vars(whole)[damaged][:2]}
+    shutil.rmtree(folder)
+    write_artefact(folder, "unmasked", folder.name, Artefact(tensors))
+    again = unmasked_predictions(workspace, "test", "predicted")
+    assert again.target.tolist() == whole.target.tolist() == [1.0, 0.0, 1.0]
+    # The logits are 1 + 4, 1 - 2 and 4.
+    expected = [torch.tensor(logit).sigmoid().item() for logit in (5.0, 1.0, 4.0)]
+    assert again.probability.tolist() == whole.probability.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("make", [TransformerTask, lambda: LinearTask([[1, 3], [1, 2]])])
+def test_the_gold_class_is_refused_if_a_text_has_no_label(make: Callable[[], Task], tmp_path: Path) -> None:
+    """Class -1, or NaN where outcomes are floating-point numbers, stands for a missing label."""
+    task = make()
+    labels = task.data["test"].target.clone()
+    labels[:2] = torch.tensor([1, 0])
+    task.data["test"] = replace(task.data["test"], target=labels.clone())
+    assert unmasked_predictions(workspace_of(task, tmp_path / "a"), "test", "gold").target[:2].tolist() == [1, 0]
+    labels[1] = math.nan if labels.is_floating_point() else -1
+    unlabelled = make()
+    unlabelled.data["test"] = replace(unlabelled.data["test"], target=labels)
+    workspace = workspace_of(unlabelled, tmp_path / "b")
+    with pytest.raises(InputError, match="some texts have no label"):
+        unmasked_predictions(workspace, "test", "gold")
+    assert (unmasked_predictions(workspace, "test", "predicted").target >= 0).all()

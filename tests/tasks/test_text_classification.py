@@ -290,3 +290,11 @@ def test_a_classifier_that_cannot_be_saved_leaves_the_old_one_as_it_was(
     assert (tmp_path / "clf" / "model.safetensors").read_bytes() != before["model.safetensors"]
     assert (tmp_path / "clf" / "notes.txt").read_text() == "mine"
     assert [file.name for file in tmp_path.iterdir()] == ["clf"]
+
+
+@pytest.mark.parametrize("limit", [None, [512], "512"])
+def test_a_tokenizer_whose_limit_is_not_a_number_is_refused(limit: object) -> None:
+    tokenizer = word_pieces()
+    tokenizer.model_max_length = limit  # type: ignore[assignment]  # as a damaged tokenizer_config.json has it
+    with pytest.raises(InputError, match=r"model_max_length is .*, not a number; mend tokenizer_config\.json"):
+        TextClassification(tiny_model("bert"), tokenizer, train=ROWS)

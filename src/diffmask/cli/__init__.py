@@ -1,9 +1,11 @@
 """The command `diffmask`: one thin module per verb. Heavy packages are imported when a verb runs."""
 
+import os
 import signal
 import sys
+import threading
 from inspect import cleandoc
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -73,9 +75,15 @@ EXTRAS = {
 """Optional package by the extra that installs it."""
 
 
+STOPPED = "stopped; start the same command again to go on from what is finished"
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and SIGTERM, as of a shell."""
+
+
 def main() -> None:
     """Run a command; an error of ours, of a file or of a missing package is one line on standard error."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    handler, hook = signal.signal(signal.SIGTERM, _terminate), sys.unraisablehook
+    sys.unraisablehook = _send_again
     try:
         app()
     except ModuleNotFoundError as error:
@@ -86,24 +94,35 @@ def main() -> None:
     except (DiffMaskError, OSError) as error:
         _exit(str(error))
     except (KeyboardInterrupt, typer.Abort):
-        _exit(STOPPED, code=130)
+        _exit(STOPPED, INTERRUPTED)
     except SystemExit as end:
-        if end.code == 130:  # typer has caught Ctrl-C, and says nothing
-            _exit(STOPPED, code=130)
+        if end.code in (INTERRUPTED, TERMINATED):  # typer has caught Ctrl-C, and says nothing
+            _exit(STOPPED, end.code)
         raise
     finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-STOPPED = "stopped; start the same command again to go on from what is finished"
+        sys.unraisablehook = hook
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
     """End on SIGTERM as on Ctrl-C, with locks released and temporary files removed; a fit is not kept."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process at once
-    _exit(STOPPED, code=143)
+    raise SystemExit(TERMINATED)  # `main` prints: here, standard error may be redirected or half written
+
+
+def _send_again(unraisable: Any) -> None:
+    """Send a signal again whose exception Python has dropped, as it does in a destructor: the command would go on."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = signal.SIGINT
+    if isinstance(unraisable.exc_value, SystemExit):
+        number = signal.SIGTERM
+        signal.signal(number, _terminate)
+    # Later, because an exception that is raised within this hook is dropped too.
+    threading.Timer(0.02, os.kill, (os.getpid(), number)).start()
 
 
 def _exit(message: str, code: int = 2) -> NoReturn:
-    print(f"diffmask: {message}", file=sys.stderr)
+    print(f"diffmask: {' '.join(message.splitlines())}", file=sys.stderr)
     raise SystemExit(code)

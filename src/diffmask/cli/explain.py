@@ -196,9 +196,10 @@ def _require_columns(data: Path | None, chosen: Mapping[str, str]) -> None:
     if data is None:
         return
     row = next(read_table(data, chosen.get("encoding", "utf-8")), {})
+    present = list(row) if isinstance(row, Mapping) else []  # a JSON line may also be a text or a list
     for name in ("text_column", "pair_column"):
-        if chosen.get(name) is not None and chosen[name] not in row:
-            raise InputError(f"{data}: there is no column '{chosen[name]}'; {nearest(str(chosen[name]), row)}")
+        if chosen.get(name) is not None and chosen[name] not in present:
+            raise InputError(f"{data}: there is no column '{chosen[name]}'; {nearest(str(chosen[name]), present)}")
 
 
 def _columns(task: "Task", chosen: Mapping[str, str]) -> "Columns":

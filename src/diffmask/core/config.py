@@ -84,10 +84,10 @@ class Config:
         choices = {key: value for key, value in node.items() if key != "name"}
         if not choices and all(_has_default(field) for field in fields(cls)):
             return cls()
-        from pydantic import TypeAdapter, ValidationError  # only here: importing it takes a tenth of a second
+        from pydantic import ValidationError  # only here: importing it takes a tenth of a second
 
         try:
-            return TypeAdapter(cls).validate_python(choices)
+            return _validator(cast(Any, cls)).validate_python(choices)
         except ValidationError as error:
             raise ConfigError(_explain(error, where)) from None
 
@@ -163,7 +163,7 @@ def _has_default(field: "Field[Any]") -> bool:
 @cache
 def _field_types(config: Any) -> dict[str, Any]:
     """Return a validator per field."""
-    from pydantic import ConfigDict, TypeAdapter
+    from pydantic import ConfigDict
     from pydantic.errors import PydanticUserError
 
     allowing = ConfigDict(arbitrary_types_allowed=True)
@@ -171,10 +171,29 @@ def _field_types(config: Any) -> dict[str, Any]:
     hints = get_type_hints(config, include_extras=True)
     for field in fields(config):
         try:
-            adapters[field.name] = TypeAdapter(hints[field.name], config=allowing)
+            adapters[field.name] = _new_validator(hints[field.name], allowing)
         except PydanticUserError:  # a config that has its own rules
-            adapters[field.name] = TypeAdapter(hints[field.name])
+            adapters[field.name] = _new_validator(hints[field.name])
     return adapters
+
+
+@cache
+def _validator(config: Any) -> Any:
+    """Return the validator of a config's class, which takes milliseconds to build."""
+    return _new_validator(config)
+
+
+def _new_validator(kind: Any, options: Any = None) -> Any:
+    """Build a validator of pydantic, which turns Ctrl-C in its work into an error of its own."""
+    from pydantic import TypeAdapter
+    from pydantic_core import SchemaError
+
+    try:
+        return TypeAdapter(kind, config=options)
+    except SchemaError as error:
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _refuse_nan(config: Config) -> None:

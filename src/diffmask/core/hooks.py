@@ -41,17 +41,65 @@ def frozen(model: nn.Module) -> Iterator[None]:
     with exclusive(model):
         training = [module for module in model.modules() if module.training]
         learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        try:
+
+        def set_all(value: bool) -> None:
             for module in training:
-                module.training = False
+                module.training = value
             for parameter in learning:
-                parameter.requires_grad_(False)
+                parameter.requires_grad_(value)
+
+        with undone(lambda: set_all(True)):
+            set_all(False)
+            yield
+
+
+@contextmanager
+def undone(undo: Callable[[], None]) -> Iterator[None]:
+    """Call `undo` when the block ends. It may be called twice: Ctrl-C can cut the first call short."""
+    try:
+        try:
             yield
         finally:
-            for module in training:
-                module.training = True
-            for parameter in learning:
-                parameter.requires_grad_(True)
+            undo()
+    except BaseException:
+        undo()
+        raise
+
+
+class _Hooks:
+    """Hooks to remove together. A hook is noted before it is registered, so that Ctrl-C in between leaves none."""
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[nn.Module, Callable[..., Any]]] = []
+
+    def on_output(self, module: nn.Module, hook: Callable[..., Any], *, with_kwargs: bool = False) -> None:
+        """Call the hook after the module."""
+        self.noted.append((module, hook))
+        module.register_forward_hook(hook, with_kwargs=with_kwargs)
+
+    def on_input(self, module: nn.Module, hook: Callable[..., Any], *, with_kwargs: bool = False) -> None:
+        """Call the hook before the module."""
+        self.noted.append((module, hook))
+        module.register_forward_pre_hook(hook, with_kwargs=with_kwargs)
+
+    def remove(self) -> None:
+        """Remove all of them."""
+        for module, hook in self.noted:
+            for hooks, marks in (
+                (module._forward_hooks, module._forward_hooks_with_kwargs),
+                (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+            ):
+                for key in [key for key, registered in hooks.items() if registered is hook]:
+                    marks.pop(key, None)
+                    hooks.pop(key, None)
+
+
+@contextmanager
+def _hooks_on(model: nn.Module) -> Iterator[_Hooks]:
+    """Hold the model's lock and remove, when the block ends, the hooks that are registered within it."""
+    hooks = _Hooks()
+    with exclusive(model), undone(hooks.remove):
+        yield hooks
 
 
 @dataclass(frozen=True)
@@ -86,9 +134,9 @@ def edit_sites(model: nn.Module, edits: Mapping[Site, Edit]) -> Iterator[None]:
 
         return edit_chosen_call
 
-    with exclusive(model), ExitStack() as handles:
+    with _hooks_on(model) as hooks:
         for site, edit in edits.items():
-            handles.callback(_attach(model, site, counted(site, edit)).remove)
+            _attach(hooks, model, site, counted(site, edit))
         yield
     for site, count in calls.items():
         _require_reached(site, count)
@@ -102,12 +150,9 @@ def persistent_edit(model: nn.Module, site: Site, edit: Edit) -> Iterator[None]:
     """
     if site.call is not None:
         raise SiteError(f"'{site.module}' is called several times per pass, so its calls cannot be distinguished here")
-    with exclusive(model):
-        handle = _attach(model, site, lambda state: _apply(site, edit, state))
-        try:
-            yield
-        finally:
-            handle.remove()
+    with _hooks_on(model) as hooks:
+        _attach(hooks, model, site, lambda state: _apply(site, edit, state))
+        yield
 
 
 def interpolate(
@@ -148,9 +193,9 @@ def record_calls(model: nn.Module, modules: Iterable[str]) -> Iterator[list[Modu
 
         return hook
 
-    with exclusive(model), ExitStack() as handles:
+    with _hooks_on(model) as hooks:
         for path in modules:
-            handles.callback(model.get_submodule(path).register_forward_hook(recorder(path), with_kwargs=True).remove)
+            hooks.on_output(model.get_submodule(path), recorder(path), with_kwargs=True)
         yield calls
 
 
@@ -162,12 +207,9 @@ def on_output(model: nn.Module, callback: Callable[[Tensor], None]) -> Iterator[
     def hook(module: nn.Module, arguments: Any, output: Any) -> None:
         callback(_first_tensor(output))
 
-    with exclusive(model):
-        handle = model.register_forward_hook(hook)
-        try:
-            yield
-        finally:
-            handle.remove()
+    with _hooks_on(model) as hooks:
+        hooks.on_output(model, hook)
+        yield
 
 
 def on_gradient(state: Tensor, callback: Callable[[Tensor], None]) -> None:
@@ -204,10 +246,9 @@ def edit_argument(model: nn.Module, modules: Iterable[str], name: str, edit: Cal
             return (*arguments[:place], edit(arguments[place]), *arguments[place + 1 :]), named
         return arguments, {**named, name: edit(named.get(name))}
 
-    with exclusive(model), ExitStack() as handles:
+    with _hooks_on(model) as hooks:
         for path in modules:
-            handle = model.get_submodule(path).register_forward_pre_hook(_this_thread_only(hook), with_kwargs=True)
-            handles.callback(handle.remove)
+            hooks.on_input(model.get_submodule(path), _this_thread_only(hook), with_kwargs=True)
         yield
 
 
@@ -222,12 +263,9 @@ def select_tokens(model: nn.Module, module: str, columns: Int[Tensor, "row selec
         rows = torch.arange(len(state), device=state.device)[:, None]
         return (state[rows, columns], *arguments[1:])
 
-    with exclusive(model):
-        handle = model.get_submodule(module).register_forward_pre_hook(_this_thread_only(hook))
-        try:
-            yield
-        finally:
-            handle.remove()
+    with _hooks_on(model) as hooks:
+        hooks.on_input(model.get_submodule(module), _this_thread_only(hook))
+        yield
 
 
 @contextmanager
@@ -241,16 +279,18 @@ def remove_added_hooks(model: nn.Module) -> Iterator[None]:
         modules = list(model.modules())
         hooks_before = [(set(module._forward_hooks), set(module._forward_pre_hooks)) for module in modules]
         marked = [mark in module.__dict__ for module in modules]
-        try:
-            yield
-        finally:
+
+        def remove() -> None:
             for module, (after, before), was_marked in zip(modules, hooks_before, marked, strict=True):
                 for key in set(module._forward_hooks) - after:
-                    del module._forward_hooks[key]
+                    module._forward_hooks.pop(key, None)
                 for key in set(module._forward_pre_hooks) - before:
-                    del module._forward_pre_hooks[key]
+                    module._forward_pre_hooks.pop(key, None)
                 if not was_marked:
                     module.__dict__.pop(mark, None)
+
+        with undone(remove):
+            yield
 
 
 def _this_thread_only(hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -272,13 +312,14 @@ def _replaced_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterato
     def guarded(*arguments: Any, **named: Any) -> Any:
         return (forward if get_ident() == owner else original)(*arguments, **named)
 
-    module.__dict__["forward"] = guarded
-    try:
-        yield
-    finally:
-        del module.__dict__["forward"]
+    def restore() -> None:
+        module.__dict__.pop("forward", None)
         if own is not None:
             module.__dict__["forward"] = own
+
+    with undone(restore):
+        module.__dict__["forward"] = guarded
+        yield
 
 
 def _apply(site: Site, edit: Edit, state: Tensor) -> Tensor:
@@ -295,18 +336,16 @@ def _require_reached(site: Site, count: int) -> None:
         raise SiteError(f"'{site.module}' was called {count} times in one forward pass; there is no call {site.call}")
 
 
-def _attach(model: nn.Module, site: Site, edit: Edit) -> Any:
+def _attach(hooks: _Hooks, model: nn.Module, site: Site, edit: Edit) -> None:
     modules = dict(model.named_modules())
     if site.module not in modules:
         raise SiteError(f"'{site.module}' is not a module of {type(model).__name__}; {nearest(site.module, modules)}")
     module = modules[site.module]
     if site.side == "output":
-        return module.register_forward_hook(
-            _this_thread_only(lambda _module, _arguments, output: _edit_output(output, edit))
-        )
-    return module.register_forward_pre_hook(
-        _this_thread_only(lambda _module, arguments, named: _edit_input(arguments, named, edit)), with_kwargs=True
-    )
+        hooks.on_output(module, _this_thread_only(lambda _module, _arguments, output: _edit_output(output, edit)))
+    else:
+        edit_input = _this_thread_only(lambda _module, arguments, named: _edit_input(arguments, named, edit))
+        hooks.on_input(module, edit_input, with_kwargs=True)
 
 
 def _edit_output(output: Any, edit: Edit) -> Any:

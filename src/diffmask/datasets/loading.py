@@ -165,7 +165,9 @@ def split_by_hash(rows: Iterable[Example], names: tuple[str, ...] = ()) -> DataS
     """Split rows 80, 10 and 10 % by a hash of their text, so that a text stays in its split if the table changes."""
     splits: dict[str, list[Example]] = {"train": [], "valid": [], "test": []}
     for row in rows:
-        tenth = hashlib.sha256(f"{row.text}\0{row.pair or ''}".encode()).digest()[0] * 10 // 256
+        # A text that was decoded wrongly is refused later, with its row.
+        text = f"{row.text}\0{row.pair or ''}".encode(errors="surrogatepass")
+        tenth = hashlib.sha256(text).digest()[0] * 10 // 256
         splits["valid" if tenth == 8 else "test" if tenth == 9 else "train"].append(row)
     return DataSet(**splits, names=names)
 

@@ -26,7 +26,7 @@ from diffmask.experiments.result_builder import build_results
 from diffmask.metrics.ground_truth import scores_by_site
 from diffmask.report.page import write_page
 from diffmask.results.benchmark_result import save_results
-from diffmask.results.records import summarise, write_json, write_jsonl
+from diffmask.results.records import require_path, summarise, write_json, write_jsonl
 from diffmask.workspace.workspace import Workspace
 
 TEXTS = 200
@@ -41,6 +41,7 @@ def run_experiment(
 
     If nodes fail, the others are run and reported before a RunError names the failures.
     """
+    require_path(folder)
     target = Path(folder).resolve()
     workspaces = experiment.workspaces(Store(target / "store"))
     result = execute(experiment, workspaces, target, executor, view)
@@ -79,6 +80,7 @@ def execute(
 
 def describe_nodes(experiment: Experiment, folder: str | Path, executor: Executor) -> Iterator[str]:
     """Yield one line per node: done or missing, its label, its artefact and those that it needs; then a forecast."""
+    require_path(folder)
     target = Path(folder).resolve()
     nodes = experiment.nodes(experiment.workspaces(Store(target / "store")))
     schedule = make_schedule(nodes, target)

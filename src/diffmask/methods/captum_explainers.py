@@ -17,7 +17,7 @@ from torch.nn.functional import pad
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.distributions import target_score
 from diffmask.core.explainer import Explainer
-from diffmask.core.hooks import interpolate
+from diffmask.core.hooks import interpolate, undone
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.task import Task
 from diffmask.core.training import generator, seeded
@@ -162,14 +162,16 @@ def isolated(seed: int) -> Iterator[None]:
     Lime and KernelShap import scikit-learn on first use, which draws from `random` and sets variables of OpenMP.
     """
     numpy_state, python_state, environment = np.random.get_state(), random.getstate(), dict(os.environ)
+
+    def restore() -> None:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+        for name in os.environ.keys() - environment.keys():
+            os.environ.pop(name, None)
+        os.environ.update(environment)
+
     with warnings.catch_warnings(), seeded(seed, "captum"), torch.enable_grad():
         warnings.simplefilter("ignore")
-        np.random.seed(generator(seed, "captum").initial_seed() % 2**32)
-        try:
+        with undone(restore):
+            np.random.seed(generator(seed, "captum").initial_seed() % 2**32)
             yield
-        finally:
-            np.random.set_state(numpy_state)
-            random.setstate(python_state)
-            for name in os.environ.keys() - environment.keys():
-                del os.environ[name]
-            os.environ.update(environment)

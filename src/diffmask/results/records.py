@@ -148,10 +148,11 @@ def naming_path(path: Path) -> Iterator[None]:
 def require_path(path: Any) -> None:
     """Raise a StoreError for a value that no file system accepts as a path, such as a name that is too long."""
     try:
-        os.lstat(path)
+        os.lstat(Path(path))
+        Path(path).resolve()
     except FileNotFoundError:
         return
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a symlink that leads to itself
         reason = getattr(error, "strerror", None) or error
         raise StoreError(f"{str(path)[:100]!r} is not a path that can be used: {reason}") from None
 

@@ -15,7 +15,7 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read_artefact
 from diffmask.core.task import Task, TaskConfig
-from diffmask.errors import StoreError
+from diffmask.errors import DiffMaskError, StoreError
 from diffmask.workspace.sharding import Shards, attribution_artefact, explain_in_shards
 
 
@@ -253,10 +253,12 @@ class Workspace:
             explainer.cost = Cost()
             return attribution_artefact(explainer, explainer(batch))
 
-        artefact = self.store.get_or_make("explain", self.explain_digest(method, split), make)
-        scores, by_layer = artefact.tensors["scores"], artefact.tensors.get("by_layer")
-        attribution = Attribution(scores, by_layer, tuple(artefact.values["layers"]))
-        return CachedAttribution(attribution, Cost(**artefact.values["cost"]), Cost(**artefact.values["fit_cost"]))
+        def accept(artefact: Artefact) -> None:
+            rows = len(_cached_attribution(artefact).attribution)
+            if "task" in self._live and rows != len(self.task().data[split]):
+                raise StoreError(f"explain {artefact.digest}: scores of {rows} rows, not of the split '{split}'")
+
+        return _cached_attribution(self.store.get_or_make("explain", self.explain_digest(method, split), make, accept))
 
 
 _LAST: list[Workspace] = []
@@ -269,6 +271,21 @@ def _unpickle_workspace(store: Store, task_config: TaskConfig, seed: int, shard_
     if not _LAST or _LAST[0] != workspace:
         _LAST[:] = [workspace]
     return _LAST[0]
+
+
+def _cached_attribution(artefact: Artefact) -> CachedAttribution:
+    """Return stored attributions with their costs; raise a StoreError if they do not fit together."""
+    scores, by_layer = artefact.tensors["scores"], artefact.tensors.get("by_layer")
+    shapes = [tuple(scores.shape), *([tuple(by_layer.shape)] if by_layer is not None else [])]
+    fits = scores.ndim == 2 and (by_layer is None or (by_layer.ndim == 3 and by_layer[:, 0].shape == scores.shape))
+    if not fits or not scores.is_floating_point():
+        raise StoreError(f"explain {artefact.digest}: tensors of {scores.dtype} with shapes {shapes} are not scores")
+    try:
+        attribution = Attribution(scores, by_layer, tuple(artefact.values["layers"]))
+        costs = Cost(**artefact.values["cost"]), Cost(**artefact.values["fit_cost"])
+    except (DiffMaskError, TypeError) as error:
+        raise StoreError(f"explain {artefact.digest}: {error}") from None
+    return CachedAttribution(attribution, *costs)
 
 
 def _load_weights(task: Task, artefact: Artefact) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from diffmask.core.hooks import undone
 from diffmask.errors import InputError
 from diffmask.imports import paused_collector
 from diffmask.tasks.text.unwrap import prepare, require_explainable, require_head, unwrap
@@ -155,11 +156,9 @@ def eager_attention(model: Any) -> Iterator[None]:
     if kernel == "eager" or not hasattr(model, "set_attn_implementation"):
         yield
         return
-    model.set_attn_implementation("eager")
-    try:
+    with undone(lambda: model.set_attn_implementation(kernel)):
+        model.set_attn_implementation("eager")
         yield
-    finally:
-        model.set_attn_implementation(kernel)
 
 
 def max_input_tokens(model: Any, tokenizer: Any) -> int | None:
