@@ -4,13 +4,21 @@ import logging
 import os
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
 
 from diffmask.core import progress as module
 from diffmask.core.explainer import Explainer
-from diffmask.core.progress import keep_if_interrupted, progress_bar, stop_at_interrupt
+from diffmask.core.progress import (
+    hidden_progress,
+    keep_if_interrupted,
+    progress_bar,
+    silent_stage,
+    stage,
+    stop_at_interrupt,
+)
 from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.methods.diffmask.surrogate_training import MaskedCopies
@@ -22,6 +30,7 @@ from support.tiny_models import tiny_model, word_pieces
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.1)
     monkeypatch.setattr(module, "FORECAST_AFTER", 0.02)
+    monkeypatch.setattr(module, "WORTH_FORECAST", 0.1)
 
 
 @pytest.mark.usefixtures("quick")
@@ -55,6 +64,47 @@ def test_without_logging_lines_go_to_standard_error_and_a_terminal_gets_a_bar() 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert "fit: 1 of 3, " in run.stderr and not run.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stage_says_its_name_unless_it_is_hidden_or_silent(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with stage("load the model"):
+        time.sleep(0.35)
+        assert [record.getMessage() for record in caplog.records][:1] == ["load the model: 0 s so far"]
+        caplog.clear()
+        with silent_stage():
+            time.sleep(0.3)
+        with hidden_progress():
+            time.sleep(0.3)
+        assert not caplog.records
+
+
+@pytest.mark.parametrize(("options", "speaks"), [([], True), (["--quiet"], False)])
+def test_a_command_speaks_before_its_first_line_also_while_it_imports(options: list[str], speaks: bool) -> None:
+    script = (
+        "import sys, time, diffmask.cli as cli, diffmask.core.progress as p\n"
+        "p.INTERVAL, cli.app = 0.1, lambda: time.sleep(0.5)\n"
+        f"sys.argv = ['diffmask', 'fit', *{options}]; cli.main()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert ("diffmask fit: 0 s so far" in run.stderr) == speaks
+
+
+def test_the_clock_of_a_bar_moves_during_one_long_item() -> None:
+    script = (
+        "import time, diffmask.core.progress as p; p.INTERVAL = 0.2\n"
+        "for _ in p.progress_bar(range(1), 'fit'): time.sleep(2.5)"
+    )
+    reader, writer = os.openpty()
+    termios.tcsetwinsize(writer, (24, 80))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], stderr=writer, check=True, env=environment)
+    shown = os.read(reader, 65_536).decode()
+    os.close(writer)
+    os.close(reader)
+    assert "fit:   0%" in shown and "00:02<" in shown
 
 
 def test_an_interrupt_ends_a_loop_only_where_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:

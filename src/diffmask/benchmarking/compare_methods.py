@@ -11,6 +11,7 @@ import torch
 from diffmask.benchmarking.benchmark_config import BenchmarkConfig, Named
 from diffmask.benchmarking.forecast import forecast, within_budget
 from diffmask.core.explainer import Method
+from diffmask.core.progress import stage
 from diffmask.core.store import Store
 from diffmask.core.task import Task, TaskConfig
 from diffmask.errors import ConfigError
@@ -109,8 +110,10 @@ def run_benchmark(
     # All threads of this process: the costs in the result are those that a user of the library pays.
     chosen = executor or SerialExecutor(threads=torch.get_num_threads())
     result = execute(experiment, workspaces, folder, chosen, view or default_view(), details)
-    (built,) = build_results(experiment, workspaces, result, folder)
-    reliability = [describe(test_metrics(workspaces[0], config.metrics))] if self_test else []
+    with stage("compare the methods"):
+        (built,) = build_results(experiment, workspaces, result, folder)
+    with stage("test the metrics"):
+        reliability = [describe(test_metrics(workspaces[0], config.metrics))] if self_test else []
     return replace(built, warnings=[*built.warnings, *left_out], verdict=[*built.verdict, *reliability])
 
 

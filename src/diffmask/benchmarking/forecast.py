@@ -23,7 +23,7 @@ from diffmask.benchmarking.benchmark_config import BenchmarkConfig
 from diffmask.core.batch import Batch, order_by_length
 from diffmask.core.capabilities import Retrainable, require
 from diffmask.core.explainer import Method
-from diffmask.core.progress import progress_bar
+from diffmask.core.progress import PROGRESS_LOGGER, progress_bar
 from diffmask.core.store import Store
 from diffmask.core.task import Task
 from diffmask.errors import DiffMaskError, FitWarning
@@ -113,9 +113,10 @@ def pilot_run(task: Task, split: str, seed: int) -> Iterator[Workspace]:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Log warnings only, and suppress warnings about fits, within this block."""
-    log = logging.getLogger("diffmask")
+    """Log progress and warnings only, and suppress warnings about fits, within this block."""
+    log, progress = logging.getLogger("diffmask"), logging.getLogger(PROGRESS_LOGGER)
     level = log.level
+    progress.setLevel(log.getEffectiveLevel())
     log.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -123,6 +124,7 @@ def _silenced() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
+        progress.setLevel(logging.NOTSET)
 
 
 def spread_rows(batch: Batch, few: int) -> Int[Tensor, " row"]:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import AbstractContextManager
 from inspect import cleandoc
 from typing import Annotated, Any, NoReturn
 
@@ -11,6 +12,7 @@ import typer
 
 from diffmask import __version__
 from diffmask.cli import aggregate, benchmark, compare, demo, explain, fit, needs, report, roar, run, train
+from diffmask.core.progress import hidden_progress, stage
 from diffmask.errors import DiffMaskError
 
 app = typer.Typer(
@@ -85,7 +87,8 @@ def main() -> None:
     handler, hook = signal.signal(signal.SIGTERM, _terminate), sys.unraisablehook
     sys.unraisablehook = _send_again
     try:
-        app()
+        with _heartbeat():
+            app()
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -102,6 +105,15 @@ def main() -> None:
     finally:
         sys.unraisablehook = hook
         signal.signal(signal.SIGTERM, handler)
+
+
+def _heartbeat() -> AbstractContextManager[object]:
+    """Return a stage around the whole command: imports and loading are no silence either."""
+    words = sys.argv[1:]
+    if {"-q", "--quiet"} & set(words):
+        return hidden_progress()
+    command = next((word for word in words if not word.startswith("-")), "")
+    return stage(f"diffmask {command}".strip())
 
 
 def _terminate(number: int, frame: object) -> NoReturn:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffmask.cli.options import configure_logging
+from diffmask.cli.options import Quiet, configure_logging
 
 
 def needs(
@@ -33,6 +33,7 @@ def needs(
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Largest length of a generated response.")] = 32,
     out: Annotated[Path | None, typer.Option(help="JSON file to write, with character spans.")] = None,
     html: Annotated[Path | None, typer.Option(help="Page to write: parts shaded, response tokens linked.")] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Find the smallest set of prompt parts that keeps a language model's response, verified on the model.
 
@@ -53,7 +54,7 @@ def needs(
         prompt |= {"documents": read_documents(documents, text_column), "question": question}
     elif messages is not None:
         prompt |= read_messages(messages)
-    configure_logging(quiet=True)
+    configure_logging(quiet)
     choices: dict[str, Any] = {"unit": unit, "erasing": erasing, "max_new_tokens": max_new_tokens}
     task = TextGeneration(model, encoding=PromptEncodingConfig(**choices))
     explanation = parse("method", method, "--method").fit(task)(prompt, verify=False).verify(margin, passes=passes)

@@ -1,7 +1,7 @@
-"""Progress of long work: a bar with the time left on a terminal, else a line in the log every ten seconds.
+"""Progress of long work: a bar with the time left on a terminal, else a line in the log every six seconds.
 
 Lines go to the logger `diffmask.core.progress`; without any logging handler they go to standard error. A monitor
-thread writes them, so that one long item, such as a forward pass, is no silence either.
+thread writes them, and moves the clocks of the bars, so that one long item, such as a forward pass, is no silence.
 """
 
 import logging
@@ -14,16 +14,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
-from tqdm import tqdm
-
 from diffmask.results.formatting import format_duration
 
-logger = logging.getLogger(__name__)
+PROGRESS_LOGGER = __name__
+logger = logging.getLogger(PROGRESS_LOGGER)
 
-INTERVAL = 10.0
-"""Longest silence in a log, in seconds."""
+INTERVAL = 6.0
+"""Longest silence, in seconds."""
 FORECAST_AFTER = 2.0
-"""Seconds of work after which its duration is forecast, if it will be longer than `INTERVAL`."""
+"""Seconds of work after which its duration is forecast, if it will be longer than `WORTH_FORECAST`."""
+WORTH_FORECAST = 10.0
+"""Shortest remaining time, in seconds, that a log forecasts."""
 
 Item = TypeVar("Item")
 
@@ -39,7 +40,9 @@ class Progress(Generic[Item]):
 
     def __enter__(self) -> "Progress[Item]":
         self.start = time.monotonic()
-        if sys.stderr is not None and sys.stderr.isatty():
+        if _on_terminal() and not _MONITOR.hidden:
+            from tqdm import tqdm
+
             shape = "{desc}: {percentage:3.0f}% |{bar}| {n:.0f}/{total:.0f} [{elapsed}<{remaining}]"
             self.bar = tqdm(
                 total=self.total,
@@ -48,15 +51,13 @@ class Progress(Generic[Item]):
                 dynamic_ncols=True,
                 bar_format=shape if self.total else None,
             )
-        else:
-            _MONITOR.push(self)
+        _MONITOR.push(self)
         return self
 
     def __exit__(self, *_: object) -> None:
+        _MONITOR.pop(self)
         if self.bar is not None:
             self.bar.close()
-        else:
-            _MONITOR.pop(self)
 
     def __iter__(self) -> Iterator[Item]:
         with self:
@@ -72,7 +73,7 @@ class Progress(Generic[Item]):
         elif not self.forecast_given and time.monotonic() - self.start >= FORECAST_AFTER:
             self.forecast_given = True
             left = self.seconds_left()
-            if left is not None and left > INTERVAL:
+            if left is not None and left > WORTH_FORECAST:
                 _write(f"{self.label}: about {format_duration(left)} to go")
 
     def seconds_left(self) -> float | None:
@@ -88,39 +89,100 @@ class Progress(Generic[Item]):
         >>> progress.status()
         'fit: 0 of 4, 0 s so far'
         """
-        elapsed = format_duration(round(time.monotonic() - self.start))
         count = f"{self.done:,.0f} of {self.total:,.0f}" if self.total else f"{self.done:,.0f} done"
         left = self.seconds_left()
         rest = "" if left is None else f", {format_duration(left)} left"
-        return f"{self.label}: {count}, {elapsed} so far{rest}"
+        return f"{self.label}: {count}, {_elapsed(self.start)} so far{rest}"
+
+    def speak(self) -> None:
+        """Write the status, or move the clock of the bar."""
+        if self.bar is not None:
+            self.bar.refresh()
+            _MONITOR.last_line = time.monotonic()
+        else:
+            _write(self.status())
+
+
+class Stage:
+    """Work without a count, such as loading a model; `status` may return other words for it, or None for silence."""
+
+    def __init__(self, status: Callable[[], str | None]) -> None:
+        self.status, self.start = status, time.monotonic()
+
+    def __enter__(self) -> "Stage":
+        self.start = time.monotonic()
+        _MONITOR.push(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _MONITOR.pop(self)
+
+    def speak(self) -> None:
+        """Write the status and the time so far."""
+        status = self.status()
+        if status is None:
+            _MONITOR.last_line = time.monotonic()
+        else:
+            _write(f"{status}: {_elapsed(self.start)} so far")
+
+
+def stage(label: str) -> Stage:
+    """Return a block of work that says its name and its time every few seconds, if it takes that long."""
+    return Stage(lambda: label)
+
+
+def silent_stage() -> Stage:
+    """Return a block during which something else shows the progress."""
+    return Stage(lambda: None)
+
+
+@contextmanager
+def hidden_progress() -> Iterator[None]:
+    """Show no progress within this block, in the whole process."""
+    _MONITOR.hidden, before = True, _MONITOR.hidden
+    try:
+        yield
+    finally:
+        _MONITOR.hidden = before
+
+
+def _elapsed(start: float) -> str:
+    return format_duration(round(time.monotonic() - start))
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 class _Monitor:
-    """Thread that writes the status of the innermost progress whenever nothing was written for ten seconds."""
+    """Thread that lets the innermost work speak whenever no work has spoken for a few seconds."""
 
     def __init__(self) -> None:
-        self.active: list[Progress[Any]] = []
+        self.active: list[Progress[Any] | Stage] = []
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
         self.process = os.getpid()
         self.last_line = time.monotonic()
+        self.hidden = False
 
-    def push(self, progress: "Progress[Any]") -> None:
+    def push(self, work: "Progress[Any] | Stage") -> None:
         if self.process != os.getpid():  # a fork has no copy of the thread, and may have a locked condition
+            hidden = self.hidden
             self.__init__()  # type: ignore[misc]
+            self.hidden = hidden
         with self.changed:
             if not self.active:
                 self.last_line = time.monotonic()
-            self.active.append(progress)
+            self.active.append(work)
             if self.thread is None or not self.thread.is_alive():
                 self.thread = threading.Thread(target=self._run, name="diffmask-progress", daemon=True)
                 self.thread.start()
             self.changed.notify()
 
-    def pop(self, progress: "Progress[Any]") -> None:
+    def pop(self, work: "Progress[Any] | Stage") -> None:
         with self.changed:
-            if progress in self.active:
-                self.active.remove(progress)
+            if work in self.active:
+                self.active.remove(work)
 
     def _run(self) -> None:
         while True:
@@ -132,7 +194,7 @@ class _Monitor:
                     self.changed.wait(due)
                     continue
                 innermost = self.active[-1]
-            _write(innermost.status())
+            innermost.speak()
 
 
 _MONITOR = _Monitor()
@@ -140,7 +202,13 @@ _MONITOR = _Monitor()
 
 def _write(line: str) -> None:
     _MONITOR.last_line = time.monotonic()
-    if logger.hasHandlers():
+    if _MONITOR.hidden:
+        return
+    if _on_terminal():
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)  # above the bars
+    elif logger.hasHandlers():
         logger.info(line)
     elif sys.stderr is not None:
         print(line, file=sys.stderr, flush=True)

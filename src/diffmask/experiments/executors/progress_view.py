@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from diffmask.core.progress import Stage, silent_stage
 from diffmask.experiments.executors.job import Job, NodeFailure, NodeOutcome
 from diffmask.experiments.executors.schedule import NodeSchedule
 from diffmask.results.formatting import format_duration
@@ -131,7 +132,8 @@ class LogView(ProgressView):
         self._schedule, self._folder = schedule, folder
         for line in estimate_progress(schedule, workers).lines():
             logger.info("%s", line)
-        yield self
+        with Stage(lambda: _running(schedule)):  # nodes that run in other processes
+            yield self
 
     def started(self, node: Node) -> None:
         """Log nothing."""
@@ -140,6 +142,14 @@ class LogView(ProgressView):
         """Log the duration, or the reason of a failure with the path of the log."""
         for line in ending(self._schedule, node, result, self._folder):
             logger.log(logging.INFO if isinstance(result, NodeOutcome) else logging.WARNING, "%s", line)
+
+
+def _running(schedule: NodeSchedule) -> str:
+    """Return how many nodes are done, and the first that runs."""
+    labels = [schedule[address].label for address in list(schedule.running)]
+    more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+    now = f", now {labels[0]}{more}" if labels else ""
+    return f"{len(schedule.outcomes)} of {len(schedule.nodes)} done{now}"
 
 
 def ending(schedule: NodeSchedule, node: Node, result: NodeOutcome | NodeFailure, folder: Path) -> Iterator[str]:
@@ -177,13 +187,16 @@ class LiveView(ProgressView):
         self._schedule, self._folder, self._workers = schedule, folder, workers
         for line in estimate_progress(schedule, workers).lines():
             self.console.print(line, highlight=False)
-        with Live(
-            get_renderable=lambda: render_progress(schedule, workers),
-            console=self.console,
-            refresh_per_second=2,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
+        with (
+            silent_stage(),
+            Live(
+                get_renderable=lambda: render_progress(schedule, workers),
+                console=self.console,
+                refresh_per_second=2,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            ),
         ):
             yield self
 

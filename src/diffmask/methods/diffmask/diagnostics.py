@@ -16,6 +16,7 @@ from diffmask.core.batch import Batch, spread_indices
 from diffmask.core.capabilities import HasContext
 from diffmask.core.distributions import agreement, average, concatenate, divergence
 from diffmask.core.explainer import ForwardTrace, iter_traces
+from diffmask.core.progress import progress_bar, stage
 from diffmask.errors import FitWarning
 from diffmask.methods.diffmask.base import MaskExplainer, binarize
 from diffmask.methods.diffmask.lagrangian import Multiplier
@@ -114,11 +115,13 @@ def diagnose(
     coverage: float | None = None,
 ) -> dict[str, Any]:
     """Return the diagnosis of every site on held-out rows, as plain values."""
-    traces = list(iter_traces(explainer.task, held_out, 32))
-    rows = _HeldOutRows(explainer, traces, [explainer.keep_probability(trace, explainer.sites) for trace in traces])
+    with stage("trace held-out texts"):
+        traces = list(iter_traces(explainer.task, held_out, 32))
+        keep = [explainer.keep_probability(trace, explainer.sites) for trace in traces]
+    rows = _HeldOutRows(explainer, traces, keep)
     diagnoses = {
         site: _diagnose_site(rows, site, margins[site], coverage, (multipliers or {}).get(site))
-        for site in explainer.sites
+        for site in progress_bar(explainer.sites, "check the fit on held-out texts")
     }
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in diagnoses.items()}
     if all(diagnosis.open_share > 0.97 for diagnosis in diagnoses.values()):

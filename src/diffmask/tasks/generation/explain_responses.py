@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, spread_indices
 from diffmask.core.distributions import divergence, predicts
+from diffmask.core.progress import stage
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.units import unit_columns, unit_scores
 from diffmask.core.verification.masks import MaskedTexts, TextUnits, run_searches, select_rows
@@ -131,7 +132,8 @@ def needed_parts(
         search_minimal_set(_order(row, len(text.tokens)), replace(original, logits=None), margin * length, search)
         for text, row, original, length in zip(texts, scores, copies.originals(), lengths, strict=True)
     ]
-    found = run_searches(searches, measure)
+    with stage("verify which parts are needed"):
+        found = run_searches(searches, measure)
     return [
         _needed(task, texts[row], result, identical.get((row, result.kept)), margin) for row, result in enumerate(found)
     ]

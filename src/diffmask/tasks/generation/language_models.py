@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from diffmask.core.progress import stage
 from diffmask.errors import ExtraError, InputError
 from diffmask.tasks.text.pretrained import from_pretrained, load_tokenizer, quiet_transformers
 
@@ -27,7 +28,8 @@ def load_language_model(
         loaded: Any = model
     else:
         model = packaged_model(model) if str(model) in PACKAGED_MODELS else model
-        loaded = _load(model, trust_remote_code)
+        with stage("load the model"):
+            loaded = _load(model, trust_remote_code)
     name = model if tokenizer is None else tokenizer
     if isinstance(name, str | Path):
         return loaded, load_tokenizer(name, trust_remote_code=trust_remote_code)
@@ -55,7 +57,8 @@ def packaged_model(name: str | Path) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(dir=cache))
         try:
-            _convert(source, file, aside)
+            with stage("convert the packaged model, once"):
+                _convert(source, file, aside)
             if not folder.exists():
                 aside.rename(folder)
         finally:

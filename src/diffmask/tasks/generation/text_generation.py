@@ -16,6 +16,7 @@ from diffmask.core.capabilities import RowText
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks, select_tokens
+from diffmask.core.progress import stage
 from diffmask.core.task import Task
 from diffmask.core.units import unit_columns
 from diffmask.errors import InputError, TaskError
@@ -180,7 +181,8 @@ class TextGeneration(Task, RowText):
             size = max(1, TOKENS_AT_ONCE // (len(prompts[order[0]]) + self.encoding.max_new_tokens))
             some, order = order[:size], order[size:]
             chosen = [[values[index] for index in some] for values in (prompts, places, seen)]
-            responses.update(zip(some, self._decode(*chosen), strict=True))
+            with stage("generate responses"):
+                responses.update(zip(some, self._decode(*chosen), strict=True))
         return [responses[index] for index in range(len(prompts))]
 
     def _decode(self, prompts: Sequence[Ids], positions: Sequence[Ids], visible: Sequence[Ids]) -> list[Ids]:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from diffmask.core.hooks import undone
+from diffmask.core.progress import stage
 from diffmask.errors import InputError
 from diffmask.imports import paused_collector
 from diffmask.tasks.text.unwrap import prepare, require_explainable, require_head, unwrap
@@ -51,7 +52,8 @@ def load_model(
             raise InputError(f"{type(model).__name__} came without its tokenizer; give {wanted_by} both")
         loaded: Any = model
     else:
-        loaded = _load_trained(auto_class, model, trust_remote_code)
+        with stage("load the model"):
+            loaded = _load_trained(auto_class, model, trust_remote_code)
     require_explainable(loaded, auto_class)
     loaded = prepare(loaded, device, own=not isinstance(model, nn.Module))
     name = model if tokenizer is None else tokenizer

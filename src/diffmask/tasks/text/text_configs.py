@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from diffmask.core.batch import spread_indices
 from diffmask.core.config import require_between
+from diffmask.core.progress import stage
 from diffmask.core.task import Task, TaskConfig
 from diffmask.datasets.loading import load_data
 from diffmask.datasets.tables import DataSet
@@ -62,7 +63,8 @@ class TextTaskConfig(TextEncodingConfig, TaskConfig, ABC):
 
     def dataset(self) -> DataSet:
         """Load the texts."""
-        data = load_data(self.data, self)
+        with stage("read the data"):
+            data = load_data(self.data, self)
         if self.rows is None or self.rows >= len(data.train):
             return data
         return replace(data, train=[data.train[index] for index in spread_indices(len(data.train), self.rows)])

@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer
+from diffmask.core.progress import stage
 from diffmask.core.verification.layers import VerifiedLayers, verify_inputs, verify_states
 from diffmask.core.verification.masks import TextUnits, VerifiedMasks, select_rows, verify
 from diffmask.errors import InputError
@@ -55,6 +56,9 @@ def main_layer(explainer: Explainer, attribution: Attribution) -> str | None:
     return attribution.layers[0 if explainer.erases_states else -1] if attribution.layers else None
 
 
+VERIFYING = "verify which words are enough"
+
+
 def verify_texts(
     texts: Sequence[VerifiableText],
     units: Sequence[tuple[Unit, ...]],
@@ -71,10 +75,12 @@ def verify_texts(
         _NamedUnits(text, tuple(text.rows), text_units, kind) for text, text_units in zip(texts, units, strict=True)
     ]
     if explainer.erases_states and attribution.by_layer is not None:
-        layers = work.states()
+        with stage(VERIFYING):
+            layers = work.states()
         sets = [one.layers(layers, index, explainer) for index, one in enumerate(named)]
         return [Verification(layer_sets[0], partial(tuple[VerifiedSet, ...], layer_sets)) for layer_sets in sets]
-    masks = work.inputs()
+    with stage(VERIFYING):
+        masks = work.inputs()
     return [
         Verification(one.verified(masks, index, explainer), partial(_input_layers, work, masks, one, index))
         for index, one in enumerate(named)
