@@ -8,8 +8,16 @@ import pytest
 from scipy import stats
 
 from diffmask.results.benchmark_result import MethodResult, MetricInfo
-from diffmask.results.comparison import MIN_ROWS, compare, estimate, holm_correction, paired_differences
-from diffmask.results.intervals import bootstrap_t
+from diffmask.results.comparison import (
+    MIN_ROWS,
+    SIGNIFICANCE_LEVEL,
+    _winner,
+    compare,
+    estimate,
+    holm_correction,
+    paired_differences,
+)
+from diffmask.results.intervals import BootstrapTest, bootstrap_t
 from diffmask.results.verdict import VerdictInputs, verdict
 
 UP = MetricInfo(
@@ -168,3 +176,49 @@ def test_a_method_as_good_as_random_is_not_tied_for_best() -> None:
 
 def test_there_is_no_verdict_from_few_texts() -> None:
     assert verdict(verdict_inputs(20))[0].startswith("No verdict: 20 texts are too few")
+
+
+def test_thirty_texts_are_enough_for_a_winner_and_a_mean_difference_of_one_is_a_difference() -> None:
+    noise = np.tile([0.5, -0.5], 15)[None]
+    texts = np.arange(30.0)[None]
+    (one,) = compare([UP], {"up": {"a": texts + 1 + noise, "b": texts}})
+    assert one.difference == 1 and one.winner == "a"
+    (few,) = compare([UP], {"up": {"a": (texts + 1 + noise)[:, :29], "b": texts[:, :29]}})
+    assert few.p_value < 0.001 and few.winner is None
+
+
+def test_a_p_value_at_the_level_is_significant() -> None:
+    # A constant difference is as extreme as no resample: p = 1 / (40 + 1), above the level; with 39 resamples, 1 / 40.
+    texts = np.arange(30.0)[None]
+    (one,) = compare([UP], {"up": {"a": texts + 1, "b": texts}}, resamples=1)
+    assert one.p_value == 1 / 41 < SIGNIFICANCE_LEVEL and one.winner == "a"
+    test = BootstrapTest(mean=1.0, low=0.5, high=1.5, p_value=SIGNIFICANCE_LEVEL, rows=30)
+    assert _winner(UP, "a", "b", test, SIGNIFICANCE_LEVEL) == "a" and _winner(UP, "a", "b", test, 0.026) is None
+
+
+def test_resamples_grow_with_the_number_of_pairs() -> None:
+    texts = np.arange(30.0)[None]
+    three = {"up": {name: texts + shift for name, shift in (("a", 0), ("b", 1), ("c", 3))}}
+    # Three pairs: 120 resamples, if fewer are asked for. Holm multiplies every p-value, all alike, by three.
+    assert [one.p_value for one in compare([UP], three, resamples=5)] == pytest.approx([3 / 121] * 3)
+    assert [one.p_value for one in compare([UP], three, resamples=500)] == pytest.approx([3 / 501] * 3)
+
+
+def test_a_text_that_one_seed_does_not_define_is_left_out() -> None:
+    whole = np.arange(8.0).reshape(2, 4)
+    holed = whole.copy()
+    holed[1, 2] = np.nan
+    assert estimate(holed).rows == 3 and estimate(holed).mean == np.delete(whole, 2, axis=1).mean()
+    for first, second in ((whole, holed), (holed, whole)):
+        difference = paired_differences(first, second)
+        assert difference is not None and difference.tolist() == [[0, 0, 0], [0, 0, 0]]
+
+
+def test_two_texts_have_an_interval_and_one_has_none() -> None:
+    two, one = estimate(np.array([[1.0, 3.0]])), estimate(np.array([[1.0]]))
+    assert two.low < two.mean == 2 < two.high
+    assert one.low == one.mean == one.high == 1
+
+
+def test_corrected_p_values_are_probabilities() -> None:
+    assert holm_correction([0.6, 0.7]) == [1.0, 1.0]

@@ -13,7 +13,7 @@ from torch import nn
 
 from diffmask.core.batch import Batch, require_tokens, spread_indices
 from diffmask.core.hooks import edit_argument, on_gradient, skip_modules
-from diffmask.core.store import Artefact, Store
+from diffmask.core.store import Artefact, Store, values_checksum
 from diffmask.errors import InputError, StoreError
 from diffmask.explanation.text_units import word_spans
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
@@ -22,16 +22,28 @@ from diffmask.results.racu import CurveAreas, areas_between
 from support.linear import batch_of
 
 
-def test_only_remains_older_than_a_day_are_removed(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    ages = {"now": 0.0, "half a minute": 30.0, "23 hours": 23 * 3600.0, "25 hours": 25 * 3600.0}
-    for name, age in ages.items():
-        aside = tmp_path / "fit" / f".writing-{name}"
-        aside.mkdir(parents=True)
-        os.utime(aside, (time.time() - age, time.time() - age))
+def test_only_remains_older_than_a_day_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, now, day = Store(tmp_path), 1_700_000_000.0, 24 * 3600.0
+    ages = {"now": 0.0, "half a minute": 30.0, "a day": day, "more": day + 1}
+    for kind in ("writing", "removing"):
+        for name, age in ages.items():
+            aside = tmp_path / "fit" / f".{kind}-{name}"
+            aside.mkdir(parents=True)
+            os.utime(aside, (now - age, now - age))
+    odd = tmp_path / "fit" / ".writing-file"  # nobody writes files there; one that cannot be removed is left
+    odd.write_text("")
+    os.utime(odd, (0, 0))
+    monkeypatch.setattr(time, "time", lambda: now)
     store.remove_partial_writes()
-    left = {aside.name.removeprefix(".writing-") for aside in (tmp_path / "fit").iterdir()}
-    assert left == {"now", "half a minute", "23 hours"}
+    left = {aside.name for aside in (tmp_path / "fit").iterdir() if aside.is_dir()}
+    assert left == {f".{kind}-{name}" for kind in ("writing", "removing") for name in ("now", "half a minute", "a day")}
+
+
+def test_an_artefact_can_be_read_by_others_and_does_not_depend_on_the_order_of_its_values(tmp_path: Path) -> None:
+    Store(tmp_path).get_or_make("fit", "abc", lambda: Artefact({}, {"a": 1}))
+    assert (tmp_path / "fit" / "abc").stat().st_mode & 0o777 == 0o755
+    assert values_checksum({"a": 1, "b": 2}) == values_checksum({"b": 2, "a": 1}) != values_checksum({"a": 1, "b": 3})
+    assert Artefact({}, {"a": 1}, "digest") == Artefact({}, {"a": 1}, "other") != Artefact({}, {"a": 2}, "digest")
 
 
 def test_a_file_in_place_of_an_artefact_is_replaced(tmp_path: Path) -> None:

@@ -129,3 +129,75 @@ def test_a_full_disk_leaves_no_lock_that_nobody_holds(tmp_path: Path, monkeypatc
     ):
         pass
     assert not (tmp_path / "x").exists()
+
+
+class SlowClock:
+    """A clock that every sleep advances by one second."""
+
+    def __init__(self) -> None:
+        self.now, self.pauses = 0.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += 1.0
+        self.pauses.append(seconds)
+
+
+def test_pauses_double_up_to_a_second_and_a_silent_lock_is_broken_after_the_timeout_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").write_text("another-machine 1 token")
+    clock = SlowClock()
+    monkeypatch.setattr(lock, "time", clock)
+    with locked(tmp_path / "x", timeout=9.0):
+        assert clock.now == 10.0
+    assert clock.pauses == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0]
+
+
+def test_a_lock_is_made_in_a_new_folder_or_an_old_one_and_others_may_read_it(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        for _ in range(2):
+            with locked(tmp_path / "a" / "b" / "x"):
+                assert (tmp_path / "a" / "b" / "x").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(mask)
+
+
+def test_a_lock_of_another_user_s_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_text(f"{socket.gethostname()} 1 token")
+    clock = SlowClock()
+
+    def refuse(process: int, number: int) -> None:
+        assert (process, number) == (1, 0)
+        raise PermissionError
+
+    monkeypatch.setattr(lock, "time", clock)
+    monkeypatch.setattr("os.kill", refuse)
+    with locked(tmp_path / "x", timeout=5.0):
+        assert clock.now == 6.0
+
+
+def test_a_lock_of_a_living_process_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x").write_text(f"{socket.gethostname()} {os.getpid()} token")
+    clock = SlowClock()
+    monkeypatch.setattr(lock, "time", clock)
+    with locked(tmp_path / "x", timeout=2.0):
+        assert clock.now == 3.0
+
+
+def test_a_lock_that_vanishes_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "HEARTBEAT_SECONDS", 0.001)
+    before = set(threading.enumerate())
+    with locked(tmp_path / "x"):
+        (heartbeat,) = set(threading.enumerate()) - before
+        assert heartbeat.daemon  # it does not keep a process alive that ends in the block
+        (tmp_path / "x").unlink()
+        time.sleep(0.02)
+    assert not (tmp_path / "x").exists()
+
+
+def test_locks_are_kept_alive_and_broken_at_the_documented_intervals() -> None:
+    assert (lock.HEARTBEAT_SECONDS, lock.TIMEOUT_SECONDS) == (10.0, 120.0)

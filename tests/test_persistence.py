@@ -10,7 +10,7 @@ import torch
 
 import diffmask as dm
 from diffmask.core.explainer import Explainer
-from diffmask.core.store import read_artefact, write_artefact
+from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.errors import StoreError
 from diffmask.tasks.classification import TextClassification
 from diffmask.tasks.text.encoding import TextEncodingConfig
@@ -172,3 +172,88 @@ def test_it_is_pushed_through_the_hubs_own_library(folder: Path, monkeypatch: py
 def test_a_name_that_is_nowhere_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="neither a folder nor found on the hub"):
         dm.load_explainer(tmp_path / "nothing")
+
+
+def saved_with(values: dict[str, Any], folder: Path, target: Path) -> Path:
+    """A copy of the explainer whose notes were changed, with the right checksum, as anybody can write it."""
+    artefact = read_artefact(folder / "explainer", "explainer")
+    write_artefact(target, "explainer", artefact.digest, Artefact(artefact.tensors, values))
+    return target
+
+
+def test_a_sibling_model_is_found_as_long_as_its_weights_are_those_of_the_fit(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "moved")
+    assert scores(dm.load_explainer(tmp_path / "moved" / "explainer")).isfinite().all()
+    weights = tmp_path / "moved" / "clf" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(StoreError, match=r"names the model \.\./clf, a folder outside its own with other safetensors"):
+        dm.load_explainer(tmp_path / "moved" / "explainer")
+
+
+@pytest.mark.parametrize("checksum", [None, "", "0" * 64, 7])
+def test_a_file_cannot_lead_to_a_model_whose_weights_its_author_does_not_know(
+    folder: Path, tmp_path: Path, checksum: object
+) -> None:
+    notes = dict(read_artefact(folder / "explainer", "explainer").values)
+    outside = {"model": "../../elsewhere", "weights": checksum}
+    explainer = saved_with({**notes, **outside}, folder, tmp_path / "a" / "explainer")
+    shutil.copytree(folder / "clf", tmp_path / "elsewhere")
+    with pytest.raises(StoreError, match=r"outside its own .* give model=\.\.\. \(command line: --model\)"):
+        dm.load_explainer(explainer)
+    given = dm.load_explainer(explainer, tmp_path / "elsewhere")  # the user gives the path
+    assert scores(given).isfinite().all()
+
+
+def test_a_model_of_pickled_weights_outside_the_folder_is_not_loaded(folder: Path, tmp_path: Path) -> None:
+    notes = dict(read_artefact(folder / "explainer", "explainer").values)
+    explainer = saved_with({**notes, "model": "../clf"}, folder, tmp_path / "explainer")
+    shutil.copytree(folder / "clf", tmp_path / "clf")
+    torch.save(tiny_model("bert").state_dict(), tmp_path / "clf" / "pytorch_model.bin")
+    (tmp_path / "clf" / "model.safetensors").unlink()
+    with pytest.raises(StoreError, match="a folder outside its own"):
+        dm.load_explainer(explainer)
+
+
+def test_a_symlink_does_not_make_a_folder_the_explainer_s_own(folder: Path, tmp_path: Path) -> None:
+    notes = dict(read_artefact(folder / "explainer", "explainer").values)
+    explainer = saved_with({**notes, "model": "clf", "weights": ""}, folder, tmp_path / "explainer")
+    (explainer / "clf").symlink_to(folder / "clf")
+    with pytest.raises(StoreError, match="a folder outside its own"):
+        dm.load_explainer(explainer)
+    (explainer / "clf").unlink()
+    shutil.copytree(folder / "clf", explainer / "clf")
+    assert scores(dm.load_explainer(explainer)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["clf", "../missing", "./clf", "mine/clf"])
+def test_a_remembered_path_is_not_looked_up_in_the_working_directory(
+    folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = dict(read_artefact(folder / "explainer", "explainer").values)
+    explainer = saved_with({**notes, "model": name}, folder, tmp_path / "a" / "explainer")
+    (tmp_path / "here" / "mine").mkdir(parents=True)
+    shutil.copytree(folder / "clf", tmp_path / "here" / "clf")
+    shutil.copytree(folder / "clf", tmp_path / "here" / "mine" / "clf")
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(StoreError, match=r"names the model .*, which is not there; give model="):
+        dm.load_explainer(explainer)
+
+
+def test_an_upload_does_not_tell_the_path_of_a_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    uploaded: dict[str, Any] = {}
+
+    class Hub:
+        """Keeps what would be uploaded."""
+
+        def create_repo(self, *_: object, **__: object) -> None:
+            pass
+
+        def upload_folder(self, repo_id: str, folder_path: Path) -> str:
+            uploaded.update(read_artefact(folder_path, "explainer").values)
+            return repo_id
+
+    monkeypatch.setattr(hub, "HfApi", Hub)
+    explainer = dm.load_explainer(folder / "explainer")
+    assert dm.push_explainer(explainer, explainer._known_config(), "me/explainer") == "me/explainer"
+    assert uploaded["model"] == "" and uploaded["method"]["name"] == "surrogate-mask"

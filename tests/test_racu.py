@@ -11,7 +11,7 @@ from scipy.stats import bootstrap as scipy_bootstrap
 import diffmask
 from diffmask.errors import InputError
 from diffmask.results.intervals import bca_interval
-from diffmask.results.racu import areas_between, racu_over_seeds
+from diffmask.results.racu import CurveAreas, areas_between, racu_over_seeds
 
 REFERENCE = Path(os.environ.get("DIFFMASK_REFERENCE", Path(__file__).parents[2] / "shared" / "reference"))
 RANDOM = [0.90, 0.86, 0.72, 0.61, 0.55, 0.50, 0.45, 0.38, 0.29, 0.24, 0.20]
@@ -80,3 +80,13 @@ def test_the_mean_over_seeds_is_a_mean_of_ratios() -> None:
     pairs = [areas_between(measure=[1.0, 0.2], random=[1.0, 0.5]), areas_between(measure=[1.0, 0.5], random=[0.5, 0.0])]
     assert racu_over_seeds(pairs).mean == pytest.approx(np.mean([pair.relative for pair in pairs]))
     assert racu_over_seeds(pairs, clip=True).mean == pytest.approx(np.mean([pair.clipped for pair in pairs]))
+
+
+def test_positions_are_equidistant_from_0_to_1() -> None:
+    assert areas_between(measure=[0.0, 0.0], random=[1.0, 0.0]) == CurveAreas(absolute=0.5, denominator=0.5)
+    assert areas_between(measure=[0.0] * 3, random=[1.0] * 2 + [0.0]).absolute == pytest.approx(0.75)
+
+
+def test_a_curve_far_above_random_is_clipped_to_one() -> None:
+    found = CurveAreas(absolute=3.0, denominator=2.0)
+    assert found.relative == 1.5 and found.clipped == 1.0

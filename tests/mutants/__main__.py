@@ -120,7 +120,7 @@ def sample(module: str, count: int, seed: int) -> list[Mutant]:
     found = [
         mutant
         for mutant in mutants((SOURCE / f"{module}.py").read_text())
-        if not any(part in mutant.change for part, _reason in EQUIVALENT.get(module, ()))
+        if not any(line in mutant.code and change in mutant.change for line, change, _ in EQUIVALENT.get(module, ()))
     ]
     return random.Random(f"{module}{seed}").sample(found, min(count or len(found), len(found)))
 

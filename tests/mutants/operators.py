@@ -37,13 +37,18 @@ class Mutant:
     """A module with one change."""
 
     line: int
+    code: str
+    """The line itself."""
     change: str
     tree: ast.Module
 
 
 def mutants(source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a module. Annotations, messages and decorators are left alone."""
-    tree = ast.parse(source)
+    """Yield every mutant of a module.
+
+    Annotations, messages and decorators are left alone, and so is the `strict` of a zip: it is an assertion.
+    """
+    tree, lines = ast.parse(source), source.splitlines()
     for index, node in enumerate(_code(tree)):
         for variant in range(_variants(node)):
             copy = deepcopy(tree)
@@ -52,11 +57,14 @@ def mutants(source: str) -> Iterator[Mutant]:
             _change(target, variant)
             after = ast.unparse(target)
             if before != after:
-                yield Mutant(getattr(node, "lineno", 0), f"{before}  ->  {after}", copy)
+                line = getattr(node, "lineno", 0)
+                yield Mutant(line, lines[line - 1].strip(), f"{before}  ->  {after}", copy)
 
 
 def _code(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes that run, in a fixed order."""
+    if isinstance(tree, ast.keyword) and tree.arg == "strict":
+        return
     for field, value in ast.iter_fields(tree):
         if field in ("annotation", "returns", "decorator_list", "bases", "exc"):
             continue

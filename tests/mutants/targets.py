@@ -10,7 +10,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "core/hooks": ("test_hooks.py", "test_core_mutants.py"),
     "core/store": ("test_store.py", "test_core_mutants.py"),
     "core/lock": ("test_lock.py",),
-    "results/racu": ("test_racu.py",),
+    "results/racu": ("test_racu.py", "test_core_mutants.py"),
     "results/comparison": ("test_comparison.py", "test_core_mutants.py"),
     "metrics/erasure": ("metrics/test_erasure.py",),
     "metrics/roar/masking": ("metrics/roar/test_masking.py",),
@@ -18,7 +18,16 @@ TARGETS: dict[str, tuple[str, ...]] = {
 }
 """Module by the files of its tests."""
 
-EQUIVALENT: dict[str, tuple[tuple[str, str], ...]] = {
-    "methods/diffmask/hard_concrete": (("64  ->  65", "one more point of the quadrature"),),
+EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "methods/diffmask/hard_concrete": (("64", "64  ->  65", "one more point of the quadrature"),),
+    "results/comparison": (
+        ("test.mean > 0", "test.mean >= 0", "a mean of 0 has returned before"),
+        (
+            "[0.0] * len(p_values)",
+            "0.0  ->  1.0",
+            "every element is overwritten",
+        ),
+    ),
+    "core/store": (("json.dumps(note, indent=1)", "1  ->  2", "white space of a JSON file"),),
 }
-"""Parts of changes, by module, that cannot be noticed: the mutant computes the same; with the reason."""
+"""Mutants that compute the same, by module: a part of the line, a part of the change, and the reason."""

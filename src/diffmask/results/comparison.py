@@ -85,7 +85,8 @@ def holm_correction(p_values: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
-    corrected, largest = [0.0] * len(p_values), 0.0
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
     for rank, index in enumerate(order):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         corrected[index] = largest

@@ -1,5 +1,6 @@
 """Save an explainer without its model, and load it for the model that it was fitted to."""
 
+import hashlib
 import os
 import shutil
 import uuid
@@ -19,7 +20,7 @@ from diffmask.errors import ConfigError, StoreError
 from diffmask.results.records import naming_path, require_path
 from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.text.known_tasks import RECOMMENDER, text_task_class
-from diffmask.tasks.text.pretrained import load_model
+from diffmask.tasks.text.pretrained import load_model, looks_like_path
 from diffmask.tasks.text.text_task import TextTask
 from diffmask.workspace.workspace import explainer_artefact, require_model, restore
 
@@ -86,7 +87,16 @@ def push_explainer(explainer: Explainer, method: Method, repository: str, *, pri
     hub.create_repo(repository, private=private, exist_ok=True)
     with TemporaryDirectory() as folder:
         save_explainer(explainer, method, Path(folder) / KIND)
+        _forget_folder(Path(folder) / KIND)
         return str(hub.upload_folder(repo_id=repository, folder_path=Path(folder) / KIND))
+
+
+def _forget_folder(home: Path) -> None:
+    """Remove the path of a model's folder on this machine from an explainer that is uploaded; a hub id stays."""
+    artefact = read_artefact(home, KIND)
+    if "weights" in artefact.values:
+        shutil.rmtree(home)
+        write_artefact(home, KIND, artefact.digest, Artefact(artefact.tensors, {**artefact.values, "model": ""}))
 
 
 def load_explainer(
@@ -99,7 +109,8 @@ def load_explainer(
     """Load an explainer from its folder or hub id for the model that it was fitted to; another model is refused.
 
     `model` is a task, a model with its tokenizer, or a model's folder or hub id. Without it, the model is
-    loaded from the path that the explainer remembers. `trust_remote_code` allows Python code of the model's repository.
+    loaded from the path that the explainer remembers, which may leave the explainer's folder only for safetensors
+    files with the checksum that was saved. `trust_remote_code` allows Python code of the model's repository.
     """
     home = find_explainer(folder)
     artefact = read_artefact(home, KIND)
@@ -144,13 +155,34 @@ def find_explainer(name: str | Path) -> Path:
 def _text_notes(task: Task, home: Path) -> dict[str, Any]:
     """Return a text task's name and encoding, and the path of its model relative to the explainer's folder."""
     if isinstance(task, NewsRecommender):
-        path = os.path.relpath(task.name_or_path, home) if task.name_or_path else ""
-        return {"task": RECOMMENDER, "explain": task.explained, "answer": task.answer, "model": path}
+        notes = {"task": RECOMMENDER, "explain": task.explained, "answer": task.answer}
+        return {**notes, **_model_notes(task.name_or_path, home)}
     if not isinstance(task, TextTask):
         return {}
-    name = task.model.config.name_or_path
-    path = os.path.relpath(name, home) if name and Path(name).is_dir() else name
-    return {"task": task.name, "reading": task.reading_choices(), "model": path}
+    return {
+        "task": task.name,
+        "reading": task.reading_choices(),
+        **_model_notes(task.model.config.name_or_path, home),
+    }
+
+
+def _model_notes(name: str, home: Path) -> dict[str, str]:
+    """Return a model's hub id; for a folder, its path relative to `home` and the checksum of its weights."""
+    if not name or not Path(name).is_dir():
+        return {"model": name}
+    return {"model": os.path.relpath(name, home), "weights": _weights_checksum(Path(name))}
+
+
+def _weights_checksum(folder: Path) -> str:
+    """Return the SHA-256 of a model's safetensors files and their names; empty if it has none."""
+    checksum, files = hashlib.sha256(), sorted(folder.glob("*.safetensors"))
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                checksum.update(f"{file.name} {hashlib.file_digest(stream, 'sha256').hexdigest()}\n".encode())
+        except OSError as error:
+            raise StoreError(f"{file} cannot be read: {error.strerror or error}") from None
+    return checksum.hexdigest() if files else ""
 
 
 def _text_task(
@@ -187,8 +219,32 @@ def _remembered_model(notes: Mapping[str, Any], home: Path) -> str | Path:
         raise StoreError(f"{home} does not know the path of its model; give model=... (command line: --model)")
     if Path(name).is_absolute():
         raise StoreError(f"{home} names the model {name} by an absolute path; give model=... (command line: --model)")
+    require_path(home / name)
     folder = home / name
-    return folder if folder.is_dir() else name
+    if folder.is_dir():
+        _require_own_weights(notes, home, folder)
+        return folder
+    if looks_like_path(name) or Path(name).exists():
+        # A path is never looked up in the working directory, where transformers would look first.
+        raise StoreError(f"{home} names the model {name}, which is not there; give model=... (command line: --model)")
+    return name
+
+
+def _require_own_weights(notes: Mapping[str, Any], home: Path, folder: Path) -> None:
+    """Refuse a model outside the explainer's folder unless its weights are those that the explainer was saved with.
+
+    An explainer comes from anywhere. It may lead to a model of this machine only if its author knew every weight of it.
+    """
+    if folder.resolve().is_relative_to(home.resolve()):
+        return
+    saved = notes.get("weights")
+    if saved and saved == _weights_checksum(folder):
+        return
+    reason = "other safetensors files than it was saved with" if saved else "files whose checksum it does not have"
+    raise StoreError(
+        f"{home} names the model {notes['model']}, a folder outside its own with {reason}; "
+        "if it is the right model, give model=... (command line: --model)"
+    )
 
 
 def _build(method: Method, task: Task) -> Explainer:

@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diffmask.core.batch import Batch
-from diffmask.metrics.roar.masking import mask_tokens, number_to_mask, published_random_scores, select_most_important
+from diffmask.errors import ConfigError, TaskError
+from diffmask.metrics.roar.masking import (
+    RoarProtocol,
+    apply_masks,
+    mask_tokens,
+    no_masks,
+    number_to_mask,
+    published_random_scores,
+    select_most_important,
+)
+from support.linear import LinearTask
 
 NAN, INF = float("nan"), float("inf")
 
@@ -90,3 +100,38 @@ def test_random_scores_are_drawn_as_published_split_by_split_and_256_rows_at_a_t
     np.testing.assert_allclose(found["train"][:256, :3], first, rtol=1e-6)
     np.testing.assert_allclose(found["train"][256:, :5], second, rtol=1e-6)
     np.testing.assert_allclose(found["test"][:, :4], test, rtol=1e-6)
+
+
+def test_the_default_protocol_is_that_of_the_paper() -> None:
+    protocol = RoarProtocol()
+    assert (protocol.strategy, protocol.recursive, protocol.step_size, protocol.absolute) == (
+        "quantile",
+        False,
+        10,
+        True,
+    )
+    assert protocol.importance(torch.tensor([[-2.0, 1.0]])).tolist() == [[2.0, 1.0]]
+    assert RoarProtocol(absolute=False).importance(torch.tensor([[-2.0, 1.0]])).tolist() == [[-2.0, 1.0]]
+
+
+def test_a_step_of_one_is_the_smallest() -> None:
+    assert RoarProtocol(step_size=1).step_size == 1
+    with pytest.raises(ConfigError, match="step_size is at least 1; found 0"):
+        RoarProtocol(step_size=0)
+
+
+def test_masks_of_all_splits_are_applied_with_the_task_s_mask_token() -> None:
+    task = LinearTask([[1, 2], [3]])
+    nothing = no_masks(task.data)
+    assert not any(masks.any() for masks in nothing.values()) and set(nothing) == {"train", "test"}
+    masks = {**nothing, "test": torch.tensor([[False, True], [True, False]])}
+    masked = apply_masks(task, task.data, masks)
+    assert masked["train"].tokens.tolist() == [[1, 2], [3, 0]] and masked["test"].tokens.tolist() == [[1, 4], [4, 0]]
+    task.mask_token = None
+    with pytest.raises(TaskError, match="LinearTask has no mask token, which ROAR needs"):
+        apply_masks(task, task.data, masks)
+
+
+def test_ties_in_a_long_text_are_broken_by_position_and_special_tokens_never_take_a_rank() -> None:
+    assert mask([0.0] * 500, 100) == [1] * 100 + [0] * 400
+    assert mask([0.0, 0.5, 0.5, 0.1], 2, maskable=[0, 0, 1, 1]) == [0, 0, 1, 1]
