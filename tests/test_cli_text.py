@@ -1,5 +1,6 @@
 """From an encoder to a table of scores, on the command line."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -106,8 +107,14 @@ def test_an_output_that_is_a_file_is_refused_before_any_work(
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)
-    assert "is not writable" in refused(monkeypatch, capsys, "train", "--out", "clf")
+    if Path("/proc/self").is_dir():
+        assert "/proc is not writable" in refused(monkeypatch, capsys, "train", "--out", "/proc/clf")
+
+    def full(*_: object, **__: object) -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.mkdtemp", full)
+    assert "is not writable (No space left on device)" in refused(monkeypatch, capsys, "train", "--out", "clf")
 
 
 def test_a_finished_explainer_or_classifier_is_not_replaced_without_force(

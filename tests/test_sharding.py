@@ -285,3 +285,22 @@ def test_memory_does_not_grow_with_the_table(explainer: Explainer, tmp_path: Pat
     few, many = (min(peak_bytes(explainer, rows, tmp_path) for _ in range(3)) for rows in (20, 120))
     kept = 100 * len(json.dumps(read(tmp_path / "20.out.jsonl")[0]))
     assert many - few < kept / 3, "the scores of a hundred more texts are not in memory"
+
+
+def test_labels_are_copied_to_the_table_and_need_not_be_those_of_the_model(
+    explainer: Explainer, tmp_path: Path
+) -> None:
+    table, out = tmp_path / "texts.jsonl", tmp_path / "scores.jsonl"
+    labels = ["another label", 17, None, "1"]
+    table.write_text("".join(json.dumps({"review": "good film", "label": label}) + "\n" for label in labels))
+    assert explain_table(explainer, table, out, COLUMNS) == 4
+    found = read(out)
+    assert [row["label"] for row in found] == ["another label", "17", None, "1"]
+    assert all(row["scores"] == found[0]["scores"] for row in found)
+
+
+def test_a_text_that_was_decoded_wrongly_is_named_with_its_file_and_row(explainer: Explainer, tmp_path: Path) -> None:
+    table = tmp_path / "texts.jsonl"
+    table.write_text('{"review": "good"}\n' * 3 + '{"review": "good \\ud800 film"}\n')
+    with pytest.raises(InputError, match=r"texts\.jsonl, row 3: the character at position 5 is half of a surrogate"):
+        explain_table(explainer, table, tmp_path / "scores.jsonl", COLUMNS, shard_size=2)

@@ -82,6 +82,18 @@ def test_a_quotation_mark_that_is_never_closed_is_named(tmp_path: Path, monkeypa
         read(path)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "another row\n" * 10])
+def test_a_quotation_mark_that_takes_in_the_rest_of_the_file_is_refused(tmp_path: Path, end: str) -> None:
+    path = write(tmp_path, "rows.csv", f'text,label\ngood,1\n"two\nlines",0\n"open,1\n{end}')
+    with pytest.raises(InputError, match=r"rows\.csv, line 5: a quotation mark is never closed; close it"):
+        read(path)
+
+
+def test_quotation_marks_and_line_ends_within_texts_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, "rows.csv", 'text\n"two\nlines, ""quoted"""\na 5" screen\n"a"b\n"the\nend"\n')
+    assert [row.text for row in read(path)] == ['two\nlines, "quoted"', 'a 5" screen', "ab", "the\nend"]
+
+
 @pytest.mark.parametrize(
     "content", [b"no gzip", gzip.compress(b"text\n" + b"good\n" * 9999)[:60]], ids=["no archive", "truncated"]
 )

@@ -2,7 +2,7 @@
 
 import json
 import logging
-import os
+import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -123,8 +123,11 @@ def require_folder(out: Path, finished: Sequence[str], force: bool) -> None:
     existing = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     if not existing.is_dir():
         raise InputError(f"--out {out}: {existing} is a file; give a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"--out {out}: {existing} is not writable; give another folder")
+    try:
+        # Permissions do not say whether a folder can be written: a folder of the system, or a full disk.
+        Path(tempfile.mkdtemp(prefix=".writing-", dir=existing)).rmdir()
+    except OSError as error:
+        raise InputError(f"--out {out}: {existing} is not writable ({error.strerror}); give another folder") from None
     for name in finished:
         if (out / name).exists() and not force:
             raise InputError(

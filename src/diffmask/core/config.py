@@ -268,4 +268,6 @@ def _choices(name: str, value: Any, default: Any) -> list[str]:
 def _explain(error: Any, where: str) -> str:
     first = error.errors()[0]
     location = ".".join(str(step) for step in (where, *first["loc"]))
+    if first["type"] == "value_error":  # an error of our own, which says what was found
+        return f"{location}: {first['msg'].removeprefix('Value error, ')}"
     return f"{location}: {first['msg']}; found {_short(first['input'])}"

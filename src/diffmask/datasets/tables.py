@@ -152,10 +152,17 @@ def _(row: Mapping[str, Any], columns: Columns) -> Example:
 
 
 def require_text(value: Any) -> str:
-    """Return a text, or say what was found instead."""
-    if isinstance(value, str):
-        return value
-    raise InputError(f"expected text, got {describe_value(value)}")
+    """Return a text, or say what was found instead, or which character no tokenizer accepts."""
+    if not isinstance(value, str):
+        raise InputError(f"expected text, got {describe_value(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"the character at position {error.start} is half of a surrogate pair: the text was decoded wrongly; "
+            "remove it with text.encode('utf-8', 'ignore').decode()"
+        ) from None
+    return value
 
 
 def _label(value: Any) -> Any:
@@ -247,9 +254,9 @@ def _delimited(delimiters: str) -> Callable[[Path, str], Iterator[dict[str, Any]
             )
         unquoted = re.sub(r'"[^"]*"', "", first)
         # max takes the first of equal counts: a comma if the header has no delimiter at all.
-        rows = csv.reader(chain([first], lines), delimiter=max(delimiters, key=unquoted.count))
+        delimiter = max(delimiters, key=unquoted.count)
         header: list[str] = []
-        for line, cells in _parse_csv(rows, path):
+        for line, cells in _parse_csv(chain([first], lines), delimiter, path):
             if not header:
                 header = _unique(cells, path)
             elif any(cells[len(header) :]):
@@ -263,9 +270,13 @@ def _delimited(delimiters: str) -> Callable[[Path, str], Iterator[dict[str, Any]
     return read
 
 
-def _parse_csv(rows: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
+def _parse_csv(lines: Iterator[str], delimiter: str, path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the line and the cells of each row that is not blank."""
+    raw: list[str] = []
+    rows = csv.reader(_kept(lines, raw), delimiter=delimiter)
     while True:
+        raw.clear()
+        first = rows.line_num + 1
         try:
             with _long_fields():
                 cells = next(rows, None)
@@ -276,8 +287,28 @@ def _parse_csv(rows: Any, path: Path) -> Iterator[tuple[int, list[str]]]:
             ) from None
         if cells is None:
             return
+        if any("\n" in cell or "\r" in cell for cell in cells):
+            _require_closed_quotes(raw, delimiter, f"{path}, line {first}")
         if cells:
             yield rows.line_num, cells
+
+
+def _kept(lines: Iterator[str], raw: list[str]) -> Iterator[str]:
+    """Yield lines and keep them in `raw`."""
+    for line in lines:
+        raw.append(line)
+        yield line
+
+
+def _require_closed_quotes(raw: list[str], delimiter: str, where: str) -> None:
+    """Refuse a row with line ends in its cells whose last quotation mark is open: it took in the rest of the file."""
+    try:
+        with _long_fields():
+            list(csv.reader(raw, delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        if "end of data" in str(error):
+            problem = "a quotation mark is never closed; close it, or double it within a text"
+            raise InputError(f"{where}: {problem}") from None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
 from io import BytesIO
@@ -221,7 +221,7 @@ def explain_rows(
     task = explainer.task
     if not isinstance(task, TextTask):
         raise InputError(f"{type(task).__name__} reads no texts; load the explainer of a task on texts")
-    examples = [task.to_example(row) for row in rows]
+    examples = [replace(task.to_example(row), label=None) for row in rows]  # labels are copied, not read
     targets = None if target is None else [task.outcome_of(target)] * len(rows)
     explanations: list[Any] = task.explain_examples(explainer, examples, verify=verify, targets=targets)
     return [

@@ -127,7 +127,7 @@ def test_masks_of_all_splits_are_applied_with_the_task_s_mask_token() -> None:
     masks = {**nothing, "test": torch.tensor([[False, True], [True, False]])}
     masked = apply_masks(task, task.data, masks)
     assert masked["train"].tokens.tolist() == [[1, 2], [3, 0]] and masked["test"].tokens.tolist() == [[1, 4], [4, 0]]
-    task.mask_token = None
+    task.mask_token = None  # type: ignore[assignment]  # a vocabulary without one
     with pytest.raises(TaskError, match="LinearTask has no mask token, which ROAR needs"):
         apply_masks(task, task.data, masks)
 

@@ -167,12 +167,9 @@ def require_encodable(example: Example, row: int) -> None:
         if not isinstance(text, str):
             raise InputError(f"row {row}: {type(text).__name__} is not a text; give a string")
         try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"row {row}: the character at position {error.start} is half of a surrogate pair: the text was "
-                "decoded wrongly; remove it with text.encode('utf-8', 'ignore').decode()"
-            ) from None
+            require_text(text)
+        except InputError as error:
+            raise InputError(f"row {row}: {error}") from None
 
 
 def token_strings(tokenizer: Any, batch: Batch) -> list[list[str]]:
