@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import mean
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from diffmask.core.batch import Batch
 from diffmask.core.explainer import Explainer, Method
@@ -24,8 +26,12 @@ from diffmask.methods.captum import CaptumShapleyValueSampling
 from diffmask.methods.diffmask.nested import NestedDiffMask
 from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.leave_one_out import LeaveOneOut
-from diffmask.metrics.amortised_report import FaithfulnessScores, score_faithfulness
+from diffmask.metrics.amortised_report import FaithfulnessScores, drops_by_text
+from diffmask.metrics.faithfulness import Comprehensiveness
+from diffmask.results.comparison import compare, estimate
 from diffmask.tasks.text.text_configs import TextClassificationConfig
+
+METRICS = tuple(info for info in Comprehensiveness().infos if info.name in ("comprehensiveness", "sufficiency"))
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Row:
     seconds: float
     """To explain all texts."""
     fit_seconds: float
+    drops: dict[str, NDArray[np.float64]]
+    """Comprehensiveness and sufficiency of every seed and text, by metric."""
 
 
 def seconds_of(work: Callable[[], object], times: int) -> float:
@@ -70,14 +78,17 @@ def measure(method: Method, task: Task, texts: Batch, seeds: list[int]) -> tuple
         seconds = explainer.cost.seconds
         if seconds < 30:
             seconds = seconds_of(lambda fitted=explainer: fitted(texts), times=5)  # type: ignore[misc]
-        rows.append(Row(method.label, score_faithfulness(task, texts, scores), seconds, explainer.fit_cost.seconds))
-        print(f"  {method.label}, seed {seed}: {rows[-1]}", flush=True)
+        both = {info.name: each for info, each in zip(METRICS, drops_by_text(task, texts, scores), strict=True)}
+        quality = FaithfulnessScores(*(each.mean().item() for each in both.values()))
+        drops = {name: each[None].double().numpy() for name, each in both.items()}
+        rows.append(Row(method.label, quality, seconds, explainer.fit_cost.seconds, drops))
+        print(f"  {method.label}, seed {seed}: {quality}, {explainer.fit_cost}", flush=True)
     quality = FaithfulnessScores(
         mean(row.quality.comprehensiveness for row in rows), mean(row.quality.sufficiency for row in rows)
     )
-    return Row(
-        method.label, quality, mean(row.seconds for row in rows), mean(row.fit_seconds for row in rows)
-    ), explainer
+    drops = {info.name: np.concatenate([row.drops[info.name] for row in rows]) for info in METRICS}
+    seconds, fit_seconds = mean(row.seconds for row in rows), mean(row.fit_seconds for row in rows)
+    return Row(method.label, quality, seconds, fit_seconds, drops), explainer
 
 
 def rivals(task: Task, fitted: Explainer) -> list[Method]:
@@ -104,6 +115,21 @@ def show(rows: list[Row], once: float, texts: int, peer: Row) -> None:
         even = f"{row.fit_seconds / saved:.0f}" if saved > 0 else "-"
         quality = f"{row.quality.comprehensiveness:8.3f} {row.quality.sufficiency:8.3f}"
         print(f"{row.name[:44]:44} {quality} {row.seconds / once:7.2f} {row.fit_seconds:6.0f}  {even}")
+
+
+def show_comparisons(rows: list[Row]) -> None:
+    """Print means with 95 % intervals over texts and seeds, and the first method against all others, Holm-corrected."""
+    seeds = len(rows[0].drops[METRICS[0].name])
+    for info in METRICS:
+        values = {row.name: np.repeat(row.drops[info.name], seeds // len(row.drops[info.name]), axis=0) for row in rows}
+        print(f"{info.title}, {'higher' if info.higher_is_better else 'lower'} is better")
+        for name, each in values.items():
+            found = estimate(each)
+            print(f"  {name[:60]:60} {found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]")
+        for pair in compare([info], {info.name: values}):
+            if rows[0].name in (pair.first, pair.second):
+                between = f"{pair.difference:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}], p = {pair.p_value:.3f}"
+                print(f"  {pair.first[:40]} - {pair.second[:60]}: {between}: {pair.winner or 'a tie'}")
 
 
 def main() -> None:
@@ -147,6 +173,8 @@ def main() -> None:
     gradients, _ = measure(IntegratedGradients(n_steps=50, baseline="auto", signed=True), task, texts, [0])
     rows += [gradients, measure(LeaveOneOut(), task, texts, [0])[0], measure(Random(), task, texts, [0])[0]]
     show(rows, once, len(texts), gradients)
+    if given.rivals:
+        show_comparisons(rows)
     print({key: value for key, value in fitted.diagnostics["network"].items() if key != "curve"})
 
 

@@ -1,5 +1,7 @@
 """Batches are selected, repeated, padded, iterated and concatenated consistently in all their tensors."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -10,10 +12,13 @@ from diffmask.core.batch import (
     hide_tokens,
     iter_by_length,
     map_by_length,
+    order_by_length,
     ranking,
     require_tokens,
+    spread_indices,
 )
 from diffmask.errors import InputError, NumericsError
+from support.linear import batch_of
 
 
 @pytest.fixture
@@ -109,3 +114,48 @@ def test_empty_batches_and_rows_are_refused(batch: Batch) -> None:
         require_tokens(batch[:0])
     with pytest.raises(InputError, match="row 1 has no tokens"):
         require_tokens(hide_tokens(batch, torch.tensor([[False] * 4, [True] * 4])))
+
+
+def test_ties_and_equal_lengths_keep_their_order_in_long_rows() -> None:
+    scores, maskable = torch.zeros(1, 300), torch.ones(1, 300, dtype=torch.bool)
+    assert ranking(scores, maskable)[0].tolist() == list(range(300))
+    batch = batch_of([[1, 2], [1]] * 150)
+    assert order_by_length(batch).tolist() == [*range(1, 300, 2), *range(0, 300, 2)]
+    long = batch_of([[1] * 300])
+    gone = torch.zeros_like(long.present)
+    gone[0, 5] = True
+    tokens = replace(long, tokens=torch.arange(300)[None])
+    assert delete_tokens(tokens, gone).tokens[0].tolist() == [0, 1, 2, 3, 4, *range(6, 300), 5]
+
+
+def test_hidden_tokens_are_neither_present_nor_maskable() -> None:
+    batch = batch_of([[1, 2, 3]])
+    hidden = hide_tokens(batch, torch.tensor([[False, True, False]]))
+    assert hidden.present.tolist() == hidden.maskable.tolist() == [[True, False, True]]
+
+
+def test_inputs_with_several_numbers_per_token_are_padded_and_zero_is_the_default_token() -> None:
+    batch = replace(batch_of([[1, 2]]), token_inputs={"box": torch.ones(1, 2, 4)})
+    padded = batch.pad(3)
+    assert padded.tokens.tolist() == [[1, 2, 0]]
+    assert padded.token_inputs["box"].shape == (1, 3, 4) and padded.token_inputs["box"][0, 2].tolist() == [0.0] * 4
+
+
+def test_a_row_needs_one_token_and_not_all() -> None:
+    require_tokens(batch_of([[1, 2, 3], [1]]))
+
+
+def test_an_attribution_counts_joins_and_names_the_rows_that_are_not_finite() -> None:
+    first = Attribution(torch.zeros(2, 3), torch.zeros(2, 1, 3), ("a",))
+    second = Attribution(torch.ones(1, 3), torch.ones(1, 1, 3), ("a",))
+    joined = Attribution.join([first, second])
+    assert len(first) == 2 and len(joined) == 3 and joined.layers == ("a",)
+    assert joined.by_layer is not None and joined.by_layer[2].tolist() == [[1.0, 1.0, 1.0]]
+    scores = torch.zeros(3, 2)
+    scores[1, 0] = torch.nan
+    with pytest.raises(NumericsError, match=r"scores of rows \[1\] are not finite"):
+        Attribution(scores)
+
+
+def test_indices_of_a_sequence_as_long_as_asked_for_are_all_of_them() -> None:
+    assert spread_indices(3, 3) == [0, 1, 2] and spread_indices(4, 2) == [0, 2]

@@ -9,13 +9,17 @@ from torch import nn
 from diffmask.core.hooks import (
     Edit,
     Site,
+    edit_argument,
     edit_sites,
     erase_states,
     frozen,
     interpolate,
+    on_output,
     persistent_edit,
     record_calls,
     remove_added_hooks,
+    select_tokens,
+    skip_modules,
     undone,
 )
 from diffmask.errors import SiteError
@@ -200,3 +204,135 @@ def test_what_is_undone_is_undone_again_after_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt), undone(undo):
         pass
     assert calls == ["begun", "begun", "done"]
+
+
+class Counter(nn.Module):
+    """Calls one block three times; the block returns a tuple of three members."""
+
+    class Block(nn.Module):
+        def forward(self, state: torch.Tensor, scale: float = 1.0, shift: float = 0.0) -> tuple[torch.Tensor, str, str]:
+            return scale * state + shift, "second", "third"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = self.Block()
+        self.seen: list[tuple[str, ...]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            x, *rest = self.block(x, 2.0, shift=1.0)
+            self.seen.append(tuple(rest))
+        return x
+
+
+@pytest.mark.parametrize(("call", "expected"), [(0, 11.0), (1, 9.0), (2, 8.0)])
+def test_one_call_of_several_is_edited_and_the_rest_of_its_output_stays(call: int, expected: float) -> None:
+    model = Counter()
+    # Without an edit: 1 -> 3 -> 7 -> 15. The edited call's output is (halved and rounded up): 2, 4 or 8.
+    edits: dict[Site, Edit] = {Site("block", call=call): lambda state: (state + 1) / 2}
+    with edit_sites(model, edits):
+        assert model(torch.ones(1, 1, 1)).item() == expected
+    assert model.seen == [("second", "third")] * 3
+    missing: dict[Site, Edit] = {Site("block", call=3): lambda state: state}
+    with (
+        pytest.raises(SiteError, match="was called 3 times in one forward pass; there is no call 3"),
+        edit_sites(model, missing),
+    ):
+        model(torch.ones(1, 1, 1))
+
+
+def test_the_other_arguments_of_an_edited_input_stay() -> None:
+    model = Counter()
+    with edit_sites(model, {Site("block", "input", call=0): lambda state: state + 10}):
+        assert model(torch.ones(1, 1, 1)).item() == ((2 * 11 + 1) * 2 + 1) * 2 + 1
+
+
+def test_states_that_have_the_token_first_are_edited_with_the_row_first() -> None:
+    shapes = []
+
+    def note(state: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(state.shape))
+        return state * torch.tensor([[[1.0]], [[10.0]]])  # by row
+
+    model, states = nn.Sequential(nn.Identity()), torch.ones(3, 2, 4)  # three tokens, two rows
+    for site in (Site("0", token_first=True), Site("0", "input", token_first=True)):
+        with edit_sites(model, {site: note}):
+            assert model(states)[:, :, 0].tolist() == [[1.0, 10.0]] * 3
+    assert shapes == [(2, 3, 4)] * 2 and not Site("0").token_first
+
+
+def test_a_gate_between_zero_and_one_mixes_the_state_with_the_baseline() -> None:
+    state = torch.tensor([[[4.0], [4.0], [4.0], [4.0]]])
+    gate = torch.tensor([[1.0, 0.5, 0.0, 0.0]])
+    maskable = torch.tensor([[True, True, True, False]])
+    assert interpolate(gate, torch.tensor([2.0]), maskable)(state).flatten().tolist() == [4.0, 3.0, 2.0, 4.0]
+    assert interpolate(gate, torch.tensor([2.0]))(state).flatten().tolist() == [4.0, 3.0, 2.0, 2.0]
+
+
+def test_calls_are_recorded_with_their_first_input_and_output_however_they_are_passed() -> None:
+    model = Stack()
+    with record_calls(model, ["block"]) as calls:
+        model(X)
+    (call,) = calls
+    assert call.module == "block" and torch.equal(call.input, X) and torch.equal(call.output, X + 1)  # type: ignore[arg-type]
+    counter = Counter()
+    with record_calls(counter, ["block"]) as calls:
+        counter(torch.ones(1, 1, 1))
+    assert [(call.input.item(), call.output.item()) for call in calls] == [(1, 3), (3, 7), (7, 15)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("columns", [slice(1, 3), torch.tensor([[1, 2], [0, 2]])])
+def test_a_head_sees_the_selected_tokens_only(columns: Any) -> None:
+    class Head(nn.Module):
+        def forward(self, state: torch.Tensor, factor: float) -> torch.Tensor:
+            return factor * state
+
+    model, state = nn.ModuleDict({"head": Head()}), torch.arange(6.0).reshape(2, 3, 1)
+    with select_tokens(model, "head", columns):
+        found = model["head"](state, 10.0)
+    expected = [[10, 20], [40, 50]] if isinstance(columns, slice) else [[10, 20], [30, 50]]
+    assert found.squeeze(-1).tolist() == expected
+    assert model["head"](state, 1.0).shape == (2, 3, 1)
+
+
+def test_arguments_after_an_edited_one_stay() -> None:
+    model = Counter()
+    with edit_argument(model, ["block"], "state", lambda state: state + 1):
+        assert model.block(torch.ones(1), 3.0, 4.0)[0].item() == 10.0
+
+
+def test_a_forward_that_was_replaced_before_is_restored() -> None:
+    model = nn.Sequential(nn.Identity(), nn.Identity())
+    own = lambda x: x + 1  # noqa: E731  # as a library sets it on an instance
+    model[0].forward = own  # type: ignore[method-assign]
+    with skip_modules(model, ["0", "1"], members=0):
+        assert model(torch.zeros(1)).item() == 0.0
+    assert model[0].__dict__["forward"] is own and "forward" not in model[1].__dict__
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        torch.ones(2),
+        (torch.ones(2), torch.zeros(2)),
+        (None, torch.ones(2)),
+        {"loss": None, "logits": torch.ones(2)},
+        ((torch.ones(2),),),
+    ],
+)
+def test_the_first_tensor_of_any_output_is_counted(output: Any) -> None:
+    class Model(nn.Module):
+        def forward(self) -> Any:
+            return output
+
+    seen: list[list[float]] = []
+    with on_output(model := Model(), lambda tensor: seen.append(tensor.tolist())):
+        model()
+    assert seen == [[1.0, 1.0]] and hooks_of(model) == 0
+
+
+def test_hooks_with_keyword_arguments_leave_no_mark() -> None:
+    model = Stack()
+    with record_calls(model, ["block"]), edit_argument(model, ["block"], "hidden_states", lambda state: state):
+        model(X)
+    assert not model.block._forward_hooks_with_kwargs and not model.block._forward_pre_hooks_with_kwargs

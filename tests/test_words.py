@@ -4,7 +4,20 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers
 
-from diffmask.explanation.text_units import Span, Token, group_tokens, max_over_tokens, sentence_spans, word_spans
+from diffmask.errors import InputError
+from diffmask.explanation.text_units import (
+    Span,
+    Token,
+    Unit,
+    group_tokens,
+    is_punctuation,
+    mark_span,
+    max_over_tokens,
+    sentence_spans,
+    split_units,
+    unit_gaps,
+    word_spans,
+)
 from support.tiny_models import byte_pairs, word_pieces
 
 
@@ -93,3 +106,86 @@ def test_a_word_scores_as_its_best_piece_at_every_layer() -> None:
     scores = torch.tensor([[0.1, 0.9, 0.3, 0.2], [0.4, 0.0, 0.5, 0.6]])
     assert torch.equal(max_over_tokens(scores, units), torch.tensor([[0.9, 0.3], [0.4, 0.6]]))
     assert max_over_tokens(scores, []).shape == (2, 0)
+
+
+def tokens_at(*spans: tuple[int, int], segment: int = 0) -> list[Token]:
+    return [Token(f"piece {number}", span, segment) for number, span in enumerate(spans)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a'b", ["a'b"]),
+        ("(a'b", ["(", "a'b"]),
+        ("a\u3400b\u9fffc", ["a", "\u3400", "b", "\u9fff", "c"]),
+        ("a\u33ffb\ua000", ["a", "\u33ff", "b\ua000"]),
+        ("snake_case", ["snake_case"]),
+    ],
+)
+def test_words_at_the_edges_of_the_rules(text: str, expected: list[str]) -> None:
+    assert cut(text, word_spans(text)) == expected
+
+
+def test_the_gaps_of_a_pair_have_a_line_break_between_its_texts() -> None:
+    first, second = "So, so good!", "Not bad."
+    units = [
+        Unit("so", (4, 6), 0, (0,)),
+        Unit("good", (7, 11), 0, (1,)),
+        Unit("Not", (0, 3), 1, (2,)),
+        Unit("bad", (4, 7), 1, (3,)),
+    ]
+    assert unit_gaps(first, second, units) == ("So, ", " ", "!\n", " ", ".")
+    assert unit_gaps(first, second, units[:2]) == ("So, ", " ", "!\nNot bad.")
+    assert unit_gaps(first, second, units[3:]) == ("So, so good!\nNot ", ".")
+    assert unit_gaps(first, None, units[:2]) == ("So, ", " ", "!")
+    assert unit_gaps(first, second, []) == ("So, so good!\nNot bad.",)
+
+
+def test_a_span_is_marked_around_the_units_it_touches() -> None:
+    units = [Unit("so", (0, 2), 0, (0,)), Unit("good", (3, 7), 0, (1,)), Unit("so", (0, 2), 1, (2,))]
+    gaps = ("", " ", "\n", "!")
+    assert mark_span(gaps, units, (0, 0, 2)) == ("«", "» ", "\n", "!")
+    assert mark_span(gaps, units, (0, 1, 4)) == ("«", " ", "»\n", "!")
+    assert mark_span(gaps, units, (0, 2, 3)) == gaps  # between the units, touching neither
+    assert mark_span(gaps, units, (1, 0, 9)) == ("", " ", "\n«", "»!")
+    assert mark_span(gaps, units, (1, 2, 9)) == gaps
+
+
+def test_a_text_and_its_pair_are_split_as_asked_for() -> None:
+    text, pair = "A mess, but fun. I loved it!", "So did I."
+    tokens = [
+        *tokens_at((0, 1), (2, 6), (6, 7), (8, 11), (12, 15), (15, 16), (17, 18), (19, 24), (25, 27), (27, 28)),
+        *tokens_at((0, 2), (3, 6), (7, 8), (8, 9), segment=1),
+    ]
+
+    def units(granularity: str | list[Span], second: str | None = pair) -> list[tuple[str, int, tuple[int, ...]]]:
+        return [(unit.text, unit.segment, unit.tokens) for unit in split_units(text, second, tokens, granularity)]
+
+    assert units("sentence") == [
+        ("A mess, but fun.", 0, (0, 1, 2, 3, 4, 5)),
+        ("I loved it!", 0, (6, 7, 8, 9)),
+        ("So did I.", 1, (10, 11, 12, 13)),
+    ]
+    assert units("clause")[:2] == [("A mess,", 0, (0, 1, 2)), ("but fun.", 0, (3, 4, 5))]
+    assert units("word")[:3] == [("A", 0, (0,)), ("mess", 0, (1,)), (",", 0, (2,))] and len(units("word")) == 14
+    assert units("word", None)[-1] == ("!", 0, (9,)) and len(units("word", None)) == 10
+    assert units("token")[0] == ("piece 0", 0, (0,)) and units("token")[-1] == ("piece 3", 1, (13,))
+    assert units([(0, 6), (8, 15)]) == [("A mess", 0, (0, 1)), ("but fun", 0, (3, 4))]
+    with pytest.raises(InputError, match="'words' is not a granularity; nearest: 'word'"):
+        split_units(text, pair, tokens, "words")
+
+
+def test_a_token_is_by_default_the_first_of_its_kind_in_the_first_text() -> None:
+    assert (Token("a", (0, 1)).segment, Token("a", (0, 1)).copy) == (0, 0)
+
+
+def test_maxima_are_taken_over_tokens_and_keep_the_layers() -> None:
+    scores = torch.tensor([[1.0, 5.0, 2.0], [4.0, 0.0, 3.0]])
+    units = [Unit("a", (0, 1), 0, (0, 2)), Unit("b", (1, 2), 0, (1,))]
+    assert max_over_tokens(scores, units).tolist() == [[2.0, 5.0], [4.0, 0.0]]
+    assert max_over_tokens(scores[0], units).tolist() == [2.0, 5.0]
+    assert max_over_tokens(scores, []).shape == (2, 0)
+
+
+def test_only_punctuation_is_punctuation() -> None:
+    assert [is_punctuation(text) for text in ("?!", "a!", "!a", "-")] == [True, False, False, True]

@@ -113,3 +113,54 @@ def test_a_distribution_is_rebuilt_from_its_class_probabilities(answer: Distribu
     contributions = torch.linspace(-1, 2, 4 * features).reshape(1, 4, features)
     costs = greedy_elimination(answer, flat_logits(answer), contributions, torch.ones(1, 4, dtype=torch.bool))
     assert costs.isfinite().all() and costs.max() > 0.01
+
+
+def eliminated_by_hand(logit: float, contributions: list[float]) -> list[int]:
+    """The step at which each token is erased: of n that remain, the n / 16 (rounded up) that move KL least."""
+    left, steps, step = list(range(len(contributions))), [0] * len(contributions), 0
+    start = logit
+    while left:
+        caused = {token: round(bernoulli_kl(start, logit - contributions[token]) / 1e-4) for token in left}
+        chosen = sorted(left, key=lambda token: (caused[token], token))[: -(-len(left) // 16)]
+        for token in chosen:
+            logit -= contributions[token]
+            left.remove(token)
+            steps[token] = step
+        step += 1
+    return steps
+
+
+def test_long_rows_lose_a_sixteenth_per_step_each_at_its_own_pace() -> None:
+    torch.manual_seed(1)
+    lengths = (50, 33, 16)
+    contributions = 0.2 * torch.randn(3, 50, 1)
+    maskable = torch.arange(50) < torch.tensor(lengths)[:, None]
+    answer = Bernoulli(logits=torch.tensor([2.0, -1.0, 0.5]))
+    costs = greedy_elimination(answer, flat_logits(answer), contributions, maskable)
+    for row, (length, logit) in enumerate(zip(lengths, (2.0, -1.0, 0.5), strict=True)):
+        steps = eliminated_by_hand(logit, contributions[row, :length, 0].tolist())
+        own = costs[row, :length].tolist()
+        # Tokens of one step cost the same, and later ones more.
+        assert len(set(own)) == len(set(steps))
+        assert sorted(range(length), key=lambda token: (own[token], token)) == sorted(
+            range(length), key=lambda token: (steps[token], token)
+        )
+        assert costs[row, length:].isinf().all()
+
+
+def test_several_decisions_cost_the_sum_of_each() -> None:
+    torch.manual_seed(2)
+    start, contributions = torch.randn(3, 8), torch.randn(3, 5, 8)
+    answer = Independent(Categorical(logits=start.unflatten(1, (2, 4))), 1)
+    both = divergence_predictor(answer, start, contributions)
+    logits = start + 0.3 * torch.randn(3, 8)
+    parts = [
+        divergence_predictor(Categorical(logits=start[:, half]), start[:, half], contributions[..., half])
+        for half in (slice(0, 4), slice(4, 8))
+    ]
+    halves = logits[:, :4], logits[:, 4:]
+    at = sum(part.at(half) for part, half in zip(parts, halves, strict=True))
+    each = sum(part.without_each(half) for part, half in zip(parts, halves, strict=True))
+    torch.testing.assert_close(both.at(logits), at)
+    torch.testing.assert_close(both.without_each(logits), each)
+    assert both.at(logits).shape == (3,) and both.without_each(logits).shape == (3, 5)

@@ -91,3 +91,32 @@ def test_clamped_gates_are_sampled_within_bounds_and_pass_a_gradient() -> None:
     gates.log_open().sum().backward()
     assert logits.grad is not None
     assert logits.grad[0].item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_gates_with_other_bounds_have_the_closed_form_and_samples_within_zero_and_one() -> None:
+    gate = HardConcrete(torch.tensor([0.5]), temperature=0.5, low=-0.1, high=1.1)
+    assert gate.open_logit().item() == pytest.approx(0.5 - 0.5 * math.log(0.1 / 1.1))
+    assert gate.from_uniform(torch.tensor([0.9999])).item() == 1.0 and gate.from_uniform(torch.tensor([1e-4])) == 0
+
+
+def test_a_larger_uniform_number_opens_a_gate_wider_and_the_ends_are_not_infinite() -> None:
+    gate = HardConcrete(torch.zeros(3))
+    low, middle, high = gate.from_uniform(torch.tensor([0.4, 0.5, 0.6])).tolist()
+    assert low < middle < high and middle == pytest.approx(0.4)
+    # Noise is cut at 1e-6, or 13.8 in log-odds: it cannot open a gate at -20 or shut one at 20.
+    assert HardConcrete(torch.tensor(-20.0)).from_uniform(torch.tensor(1.0)).item() == 0.0
+    assert HardConcrete(torch.tensor(20.0)).from_uniform(torch.tensor(0.0)).item() == 1.0
+
+
+def test_probabilities_next_to_zero_and_one_give_finite_log_odds() -> None:
+    gate = HardConcrete.from_log_open(torch.tensor([-1000.0, 0.0], dtype=torch.float64), temperature=0.3)
+    assert gate.open_logit().tolist() == pytest.approx([-60.0, -math.log(1e-6)], abs=1e-3)
+
+
+def test_the_mean_has_the_shape_of_the_gates() -> None:
+    logits = torch.tensor([[-1.0, 0.0, 2.0], [0.3, 5.0, -4.0]])
+    found = HardConcrete(logits).mean()
+    assert found.shape == (2, 3)
+    for row in range(2):
+        for column in range(3):
+            assert found[row, column].item() == pytest.approx(HardConcrete(logits[row, column]).mean().item())

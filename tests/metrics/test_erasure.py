@@ -10,11 +10,13 @@ import pytest
 import torch
 from captum.metrics import infidelity as captum_infidelity
 from torch import Tensor
+from torch.distributions import Bernoulli
 
+from diffmask.core.batch import Batch
 from diffmask.core.store import Artefact, write_artefact
 from diffmask.core.task import Task
 from diffmask.errors import ConfigError, InputError, TaskError
-from diffmask.metrics.erasure import Eraser, unmasked_predictions
+from diffmask.metrics.erasure import Eraser, _minibatches, tokens_to_erase, unmasked_predictions
 from diffmask.metrics.perturbation_curves import DecisionFlip, DeletionInsertion, flip_share
 from diffmask.metrics.robustness import Infidelity, infidelity, prediction_changes, random_sets
 from diffmask.results.records import Record
@@ -175,3 +177,121 @@ def test_the_gold_class_is_refused_if_a_text_has_no_label(make: Callable[[], Tas
     with pytest.raises(InputError, match="some texts have no label"):
         unmasked_predictions(workspace, "test", "gold")
     assert (unmasked_predictions(workspace, "test", "predicted").target >= 0).all()
+
+
+def minibatches_by_hand(lengths: list[int]) -> list[list[int]]:
+    """Rows sorted by length, cut where one more would make over 16,384 tokens, or over 1,024 with 10 % of padding."""
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    found, current = [], order[:1]
+    for row in order[1:]:
+        together = [*current, row]
+        padded, real = len(together) * lengths[row], sum(lengths[each] for each in together)
+        if padded > 16_384 or (padded > 1024 and padded > 1.1 * real):
+            found.append(current)
+            together = [row]
+        current = together
+    return [*found, current]
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [32] * 32 + [32] * 480,  # exactly 16,384 tokens
+        [32] * 513,
+        [4, 4, *[8] * 127],  # 1,032 padded tokens, 1,024 real ones
+        [1, *[64] * 16],
+        [1, *[64] * 15],  # exactly 1,024 padded tokens, with much padding
+        torch.randint(1, 60, (700,), generator=torch.Generator().manual_seed(0)).tolist(),
+        torch.randint(1, 400, (200,), generator=torch.Generator().manual_seed(1)).tolist(),
+        [7],
+    ],
+)
+def test_minibatches_are_sorted_limited_and_hardly_padded(lengths: list[int]) -> None:
+    found = [rows.tolist() for rows in _minibatches(torch.tensor(lengths))]
+    assert found == minibatches_by_hand(lengths)
+
+
+class WatchedTask(LinearTask):
+    """Notes the shape of every batch that the model sees."""
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        super().__init__(rows)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, batch: Batch) -> Bernoulli:
+        self.shapes.append(tuple(batch.tokens.shape))
+        return super().forward(batch)
+
+
+def test_at_most_256_rows_go_through_the_model_at_once() -> None:
+    task = WatchedTask([[1]] * 600)
+    Eraser(task).decisions(task.data["test"])
+    assert [rows for rows, _ in task.shapes] == [256, 256, 88]
+
+
+@pytest.mark.parametrize(("mode", "widths"), [("delete", [1, 2, 3]), ("mask", [3, 3, 3])])
+def test_copies_are_grouped_by_the_length_that_the_model_sees(
+    mode: str, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diffmask.metrics.erasure.MIN_TOKENS", 1)
+    monkeypatch.setattr("diffmask.metrics.erasure.MAX_TOKENS", 3)
+    task = WatchedTask([[1, 1, 1], [1, 1, 3], [3, 1, 1]])
+    gone = torch.tensor([[False, False, False], [True, True, False], [True, False, False]])
+    logits = Eraser(task, mode).map_erased(task.data["test"], gone, lambda answer, _: answer.logits)  # type: ignore[arg-type, attr-defined]
+    assert [width for _, width in task.shapes] == widths
+    assert logits.tolist() == ([3.0, 4.0, 2.0] if mode == "delete" else [3.0, 3.0, 1.5])
+
+
+@pytest.mark.parametrize("mode", ["delete", "attention-mask"])
+def test_a_deleted_token_gives_its_position_away_and_a_hidden_one_keeps_it(mode: str) -> None:
+    task = TransformerTask()
+    batch = task.data["test"]
+    long = int(batch.present.sum(dim=1).argmax())
+    single = batch[long : long + 1].trim()
+    gone = torch.zeros_like(single.present)
+    gone[0, 2] = True
+    kept = ~gone[0]
+    found = Eraser(task, mode).predict(single, gone).logits  # type: ignore[arg-type, attr-defined]
+    if mode == "delete":
+        expected = task.model(single.tokens[:, kept], single.present[:, kept])
+    else:
+        expected = task.model(single.tokens, single.present & ~gone)
+    torch.testing.assert_close(found.log_softmax(-1), expected.log_softmax(-1))
+
+
+def test_without_a_mask_token_an_erased_token_has_the_mean_embedding(tmp_path: Path) -> None:
+    task = LinearTask([[1, 3, 2], [2, 1, 3]])
+    task.mask_token = None  # type: ignore[assignment]  # a vocabulary without one
+    batch = task.data["test"]
+    # The embeddings (1, 0), (2, -1) and (0, 1) have the mean (1, 0), which adds 1 to the logit.
+    gone = torch.tensor([[False, True, False], [False, False, False]])
+    eraser = Eraser.on(workspace_of(task, tmp_path), "mask")
+    assert eraser.baseline is not None and eraser.baseline.tolist() == pytest.approx([1.0, 0.0])
+    for each in (eraser, Eraser(task)):
+        assert each.predict(batch, gone).logits.tolist() == pytest.approx([0.0, 3.0])  # type: ignore[attr-defined]
+    nothing = Eraser(task, "mask", torch.zeros(2)).predict(batch, gone)
+    assert nothing.logits.tolist() == pytest.approx([-1.0, 3.0])  # type: ignore[attr-defined]
+    # Deleted, a row without any token is a row of means; the other is shorter.
+    gone = torch.tensor([[True, True, True], [False, True, False]])
+    assert Eraser(task, "delete").predict(batch, gone).logits.tolist() == pytest.approx([3.0, 2.0])  # type: ignore[attr-defined]
+    assert not list(tmp_path.rglob("unmasked/*")) and len(list(tmp_path.rglob("baseline/*"))) == 1
+
+
+def test_with_a_mask_token_no_baseline_is_computed(tmp_path: Path) -> None:
+    assert Eraser.on(workspace_of(LinearTask([[1]]), tmp_path), "mask").baseline is None
+    assert not list(tmp_path.rglob("baseline/*"))
+
+
+def test_shares_of_tokens_are_rounded_up_without_rounding_errors() -> None:
+    maskable = torch.arange(30) < torch.tensor([[30], [11], [1]])
+    found = tokens_to_erase(maskable, (0.0, 0.05, 0.1, 0.2, 0.5, 1.0))
+    assert found.tolist() == [[0, 2, 3, 6, 15, 30], [0, 1, 2, 3, 6, 11], [0, 1, 1, 1, 1, 1]]
+
+
+def test_predictions_on_whole_texts_are_computed_once(tmp_path: Path) -> None:
+    task = WatchedTask([[1, 3], [2, 1]])
+    workspace = workspace_of(task, tmp_path)
+    first = unmasked_predictions(workspace, "test", "predicted")
+    passes = len(task.shapes)
+    assert unmasked_predictions(workspace, "test", "predicted").target.tolist() == first.target.tolist()
+    assert len(task.shapes) == passes

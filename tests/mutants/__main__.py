@@ -6,6 +6,7 @@ loaded every module its tests import, except the mutant and the modules that imp
 
 import argparse
 import ast
+import doctest
 import importlib
 import json
 import os
@@ -79,7 +80,11 @@ def _run_in_child(module: str, tree: ast.Module, tests: Sequence[str], plugins: 
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    sys.meta_path.insert(0, MutantImporter(f"diffmask.{module.replace('/', '.')}", tree))
+    name = f"diffmask.{module.replace('/', '.')}"
+    sys.meta_path.insert(0, MutantImporter(name, tree))
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    if doctest.testmod(importlib.import_module(name), optionflags=flags).failed:
+        return 1
     # Without the shape checks, which take most of the time and notice no wrong value.
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "addopts=--import-mode=importlib"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--rootdir", str(TESTS.parent)]

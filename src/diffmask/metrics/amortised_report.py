@@ -212,13 +212,18 @@ def comparison_methods(explainer: AmortisedExplainer) -> list[Method]:
 
 def score_faithfulness(task: Task, batch: Batch, scores: Scores) -> FaithfulnessScores:
     """Compute comprehensiveness and sufficiency with the ratios and the erasure of the registered metric."""
+    return FaithfulnessScores(*(drops.mean().item() for drops in drops_by_text(task, batch, scores)))
+
+
+def drops_by_text(task: Task, batch: Batch, scores: Scores) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
+    """Return comprehensiveness and sufficiency of each text: means over the ratios."""
     eraser = Eraser(task)
     target = eraser.decisions(batch)
     everything = torch.arange(len(batch))
     whole = UnmaskedPrediction(target, eraser.probability(batch, target, everything, torch.zeros_like(batch.present)))
     order, sizes = rank_positions(scores, batch.maskable), tokens_to_erase(batch.maskable, Comprehensiveness().ratios)
-    means = [probability_drops(eraser, batch, whole, order, sizes, keep).mean().item() for keep in (False, True)]
-    return FaithfulnessScores(*means)
+    erased, kept = (probability_drops(eraser, batch, whole, order, sizes, keep) for keep in (False, True))
+    return erased.mean(dim=1), kept.mean(dim=1)
 
 
 def shuffle_tokens(batch: Batch, seed: int = 0) -> Batch:
