@@ -10,7 +10,7 @@ import torch
 
 from diffmask.core.config import parse
 from diffmask.core.store import Store
-from diffmask.metrics.self_test import LEVELS, self_test
+from diffmask.metrics.self_test import LEVELS, MetricReliability, describe, self_test
 from diffmask.tasks.text.text_configs import TextClassificationConfig
 from diffmask.workspace.workspace import InMemoryTaskConfig, Workspace
 
@@ -28,12 +28,16 @@ def main() -> None:
     print(f"|{'---|' * (len(LEVELS) + 3)}")
     with TemporaryDirectory() as folder:
         workspace = Workspace(Store(Path(folder)), InMemoryTaskConfig.of(held_out, None), 0)
+        found: list[MetricReliability] = []
         for name in names:
             start = time.process_time()
-            for one in self_test(workspace, [parse("metric", name, "self-test")]):
+            tested = self_test(workspace, [parse("metric", name, "self-test")])
+            found += tested
+            for one in tested:
                 values = " | ".join(f"{value:.3f}" for value in one.values)
                 seconds = time.process_time() - start
                 print(f"| {one.title} | {values} | {one.correlation:.2f} | {seconds:.0f} |", flush=True)
+        print(describe(found))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from diffmask.errors import InputError
+from diffmask.report.result_tables import ResultTable
 from diffmask.results.aggregation import ScoredText, aggregate
 
 TEXTS = [
@@ -75,3 +76,15 @@ def test_what_cannot_be_aggregated_says_why() -> None:
         aggregate(TEXTS[2:], by="layer")
     with pytest.raises(InputError, match="no group 'post'; nearest: 'pos'"):
         aggregate(TEXTS).top("post")
+
+
+def test_words_that_a_spreadsheet_would_run_are_written_as_text(tmp_path: Path) -> None:
+    words = ["=cmd()", "+1", "-5", "@sum", "good", "5-4"]
+    found = aggregate([ScoredText(group="=pos", words=words, scores=[-0.5] * 6)], min_texts=1)
+    found.to_csv(tmp_path / "words.csv")
+    ResultTable(name="table", title="t", headings=("=a", "b"), rows=(("@x", -0.5), ("x", 1.0))).write(tmp_path)
+    with (tmp_path / "words.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert {row["key"] for row in rows} == {"'=cmd()", "'+1", "'-5", "'@sum", "good", "5-4"}
+    assert {row["group"] for row in rows} == {"'=pos"} and {row["mean"] for row in rows} == {"-0.5"}
+    assert (tmp_path / "table.csv").read_text() == "'=a,b\n'@x,-0.5\nx,1.0\n"
