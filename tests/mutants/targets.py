@@ -4,8 +4,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "methods/diffmask/hard_concrete": ("methods/test_hard_concrete.py",),
     "methods/diffmask/lagrangian": ("methods/test_lagrangian.py", "methods/test_per_input.py"),
     "methods/diffmask/elimination": ("methods/test_elimination.py",),
-    "methods/diffmask/calibration": ("methods/test_mask_calibration.py", "methods/test_elimination.py"),
-    "methods/noise/solver": ("methods/noise/test_solver.py",),
+    "methods/diffmask/calibration": ("methods/test_threshold_search.py", "methods/test_mask_calibration.py"),
+    "methods/noise/solver": ("methods/noise/test_solver_steps.py", "methods/noise/test_solver.py"),
     "core/batch": ("test_batch.py", "test_core_mutants.py"),
     "core/hooks": ("test_hooks.py", "test_core_mutants.py"),
     "core/store": ("test_store.py", "test_core_mutants.py"),
@@ -19,7 +19,13 @@ TARGETS: dict[str, tuple[str, ...]] = {
 """Module by the files of its tests."""
 
 EQUIVALENT: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "methods/diffmask/hard_concrete": (("64", "64  ->  65", "one more point of the quadrature"),),
+    "methods/diffmask/hard_concrete": (
+        ("64", "64  ->  65", "one more point of the quadrature"),
+        ("shut.low / shut.high", "-shut.low * shut.high", "the default upper bound is 1"),
+    ),
+    "methods/diffmask/calibration": (
+        ("iter_traces(explainer.task, rows, 32)", "32  ->  33", "rows at once: memory, not values"),
+    ),
     "results/comparison": (
         ("test.mean > 0", "test.mean >= 0", "a mean of 0 has returned before"),
         (
