@@ -120,6 +120,8 @@ def test_a_solution_at_the_cap_violates_only_by_too_large_a_slope() -> None:
     assert found.residual[0].tolist() == pytest.approx([0.0, 2.0], abs=1e-6)
     assert found.loss.item() == pytest.approx(1.5 - target * math.log(0.5))
     assert found.distortion.item() == 1.5 and found.sigma[0].tolist() == pytest.approx([0.5, 0.25])
+    once = _solution(problem, settings, replace(state, count=torch.tensor([1])))
+    assert once.distortion.item() == 1.5  # one estimate is an estimate
 
 
 def test_the_start_is_one_percent_of_the_size_of_the_vectors_within_the_scale() -> None:
