@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffmask.core.explainer import ForwardTrace, iter_traces
-from diffmask.methods.diffmask.base import MaskExplainer, MaskMethod, binarize
+from diffmask.methods.diffmask.base import MaskExplainer, MaskKind, MaskMethod, binarize
 from diffmask.methods.diffmask.calibration import ThresholdSearch, calibrate, calibration_split
 from diffmask.methods.diffmask.gated import DiffMask, GatedMaskExplainer
 from diffmask.methods.diffmask.nested import NestedDiffMask
@@ -116,3 +116,29 @@ def test_a_trained_threshold_that_satisfies_the_margin_is_kept_and_not_moved_to_
     assert search.highest(margin, halvings=0) < -9.0
     # A trained threshold that breaks the margin is given up.
     assert search.highest(-1.0, trained=0.0) == -torch.inf
+
+
+@pytest.mark.parametrize("mask", ["inputs", "states"])
+def test_masks_of_a_nested_explainer_are_calibrated_within_those_of_the_site_before(
+    mask: MaskKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = TransformerTask()
+    explainer = fitted(DiffMask(mask=mask, steps=1, calibration_rows=0), task)
+    maskable = [trace.rows.maskable for trace in iter_traces(task, task.data["test"], 32)]
+    kept_before: list[list[torch.Tensor]] = []
+    searches: list[ThresholdSearch] = []
+    at = ThresholdSearch.at
+
+    def watched(explainer: MaskExplainer, site: str, traces: list[ForwardTrace], kept: list[torch.Tensor]) -> object:
+        kept_before.append(kept)
+        searches.append(at(explainer, site, traces, kept))
+        return searches[-1]
+
+    monkeypatch.setattr(ThresholdSearch, "at", staticmethod(watched))
+    monkeypatch.setattr(ThresholdSearch, "highest", lambda search, *_, **__: search.scores[0].median().item())
+    calibrate(explainer, task.data["test"], dict.fromkeys(explainer.sites, 0.1))
+    assert len(kept_before) == len(explainer.sites) > 1
+    for site in range(1, len(searches)):
+        before = searches[site - 1]
+        expected = before.masks(before.scores[0].median().item()) if mask == "inputs" else maskable
+        assert all(torch.equal(one, other) for one, other in zip(kept_before[site], expected, strict=True))
