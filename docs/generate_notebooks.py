@@ -28,13 +28,9 @@ METADATA = {
 INSTALL = "!pip install 'diffmask[text,plot]'"
 
 
-LONG = {"roar"}
-"""Tutorials whose blocks train many models; they run in the tests and have no notebook."""
-
-
 def names() -> list[str]:
-    """Return the tutorials that have Python blocks to run and that do not take long."""
-    return sorted({page.stem for page in PAGES.glob("*.md") if "```python\n" in page.read_text()} - LONG)
+    """Return the tutorials."""
+    return sorted(page.stem for page in PAGES.glob("*.md"))
 
 
 def cells(name: str) -> list[dict[str, Any]]:

@@ -21,11 +21,24 @@ TEXTS = [
 
 def test_a_word_has_the_mean_over_texts_with_its_interval_and_counts() -> None:
     row = aggregate(TEXTS).top("pos")[0]
-    # Text 1: (0.8 + 0.4) / 2 = 0.6; text 2: 1.0. Mean 0.8, standard error 0.2, t(1) = 12.706.
+    # Text 1: (0.8 + 0.4) / 2 = 0.6; text 2: 1.0. Mean 0.8, standard error 0.2, t(1) = 12.706: wider than -1 to 1.
     assert (row.key, row.count, row.texts) == ("good", 3, 2)
     assert row.mean == pytest.approx(0.8)
-    assert (row.low, row.high) == pytest.approx((0.8 - 12.706 * 0.2, 0.8 + 12.706 * 0.2))
+    assert (row.low, row.high) == (-1.0, 1.0)
     assert row.kept == pytest.approx(2 / 3)
+
+
+def test_an_interval_is_that_of_the_t_distribution_within_the_range_of_the_scores() -> None:
+    texts = [ScoredText(group="pos", words=["good", "film"], scores=[score, 1.0]) for score in (0.2, 0.3, 0.4, 0.5)]
+    row = next(row for row in aggregate(texts).top("pos") if row.key == "good")
+    error = 0.129099 / 2  # standard deviation of the four scores over the root of their number; t(3) = 3.18245
+    assert (row.low, row.high) == pytest.approx((0.35 - 3.18245 * error, 0.35 + 3.18245 * error), abs=1e-4)
+
+
+def test_the_legend_names_only_the_columns_that_are_there() -> None:
+    assert "verified sets" in str(aggregate(TEXTS))
+    assert "verified sets" not in str(aggregate(TEXTS[2:]))
+    assert "farthest above 0" not in str(aggregate(TEXTS, by="position"))
 
 
 def test_rare_words_are_left_out_unless_asked_for() -> None:
@@ -61,7 +74,7 @@ def test_tables_files_and_figures_hold_the_rows(tmp_path: Path) -> None:
         (row.group, row.key, row.mean) for row in found.rows
     ]
     assert found.to_pandas()["texts"].tolist() == [row.texts for row in found.rows]
-    assert "neg (2 texts)" in str(found) and "[−1.7" in str(found)
+    assert "neg (2 texts)" in str(found) and "[−1.000, 1.000]" in str(found)
     figure = found.plot()
     assert [axes.get_title() for axes in figure.axes] == ["neg (2 texts)", "pos (2 texts)"]
     assert [tick.get_text() for tick in figure.axes[1].get_yticklabels()] == [row.key for row in found.top("pos")]

@@ -150,7 +150,7 @@ MODELS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
         "found BertModel, which has no head; load the model by AutoModelForSequenceClassification",
     ),
     "without a tokenizer": (lambda model, tokenizer: model, "came without its tokenizer"),
-    "SetFit": (lambda model, tokenizer: _named("SetFitModel"), "keeps its classifier outside of the encoder"),
+    "SetFit": (lambda model, tokenizer: _named("SetFitModel"), "the head of this SetFitModel is NoneType"),
     "scikit-learn": (lambda model, tokenizer: _named("LogisticRegression"), "LogisticRegression is not a model; give"),
     "a folder that is not there": (lambda model, tokenizer: "./nowhere", "there is no folder './nowhere'"),
 }

@@ -100,4 +100,4 @@ def test_a_long_word_leaves_room_for_the_columns_of_a_figure() -> None:
 def test_a_page_of_heat_maps_scrolls_inside() -> None:
     page = html_document("Words & layers", [heatmap(48)])
     assert "<title>Words &amp; layers</title>" in page
-    assert '<div class="scroll"><table>' in page
+    assert '<div class="scroll"><table class="layers">' in page

@@ -1,4 +1,4 @@
-"""Every tutorial with Python blocks has a notebook: the same text and code, executed without an error."""
+"""Every tutorial has a notebook: the same text and code, executed without an error."""
 
 import json
 import runpy
@@ -17,7 +17,7 @@ def saved(name: str) -> dict[str, Any]:
     return found
 
 
-def test_there_is_one_notebook_per_tutorial_with_code() -> None:
+def test_there_is_one_notebook_per_tutorial() -> None:
     assert sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb")) == NAMES
 
 

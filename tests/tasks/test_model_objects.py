@@ -15,6 +15,7 @@ from transformers import (
 
 import diffmask as dm
 from diffmask.errors import InputError
+from diffmask.workspace.quick import is_model_folder
 from support.tiny_models import SIZES, tiny_model, word_pieces
 
 TEXT = "the plot is highly enjoyable"
@@ -86,6 +87,49 @@ def test_lora(model: Any, tmp_path: Path) -> None:
     found = dm.explain((adapted, word_pieces()), TEXT)
     merged = deepcopy(adapted).merge_and_unload()
     assert torch.allclose(found.scores, dm.explain((merged, word_pieces()), TEXT).scores, atol=1e-4)
+    model.save_pretrained(tmp_path / "base")
+    word_pieces().save_pretrained(tmp_path / "base")
+    adapted.peft_config["default"].base_model_name_or_path = str(tmp_path / "base")
+    adapted.save_pretrained(tmp_path / "adapter")  # no config and no tokenizer: both are those of the base
+    assert is_model_folder(str(tmp_path / "adapter"))
+    assert torch.allclose(dm.explain(tmp_path / "adapter", TEXT).scores, found.scores, atol=1e-4)
+
+
+def sentence_encoder(folder: Path) -> Any:
+    """A small encoder with mean pooling, as sentence-transformers loads it from a folder."""
+    package = pytest.importorskip("sentence_transformers")
+    tiny_model("bert").bert.save_pretrained(folder)
+    word_pieces().save_pretrained(folder)
+    return package.SentenceTransformer(str(folder), device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("head", ["scikit-learn", "setfit"])
+def test_setfit_has_the_probabilities_of_setfit(head: str, classes: int, tmp_path: Path) -> None:
+    setfit = pytest.importorskip("setfit")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    body = sentence_encoder(tmp_path)
+    texts = ["the film is good", "a very dull mess", "enjoyable", "it was fun !", "bad acting", "the plot"]
+    trained = linear_model.LogisticRegression().fit(body.encode(texts), [index % classes for index in range(6)])
+    own = setfit.SetFitHead(in_features=len(body.encode(TEXT)), out_features=classes, device="cpu")
+    labels = ["negative", "neutral", "positive"][:classes]
+    model = setfit.SetFitModel(body, trained if head == "scikit-learn" else own, labels=labels)
+    found = dm.explain(model, TEXT)
+    expected = torch.as_tensor(model.predict_proba([TEXT])[0])
+    assert found.prediction.label == labels[int(expected.argmax())]
+    assert found.prediction.probability == pytest.approx(float(expected.max()), abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_sentence_transformers_classify_only_as_cross_encoders(model: Any, tmp_path: Path) -> None:
+    package = pytest.importorskip("sentence_transformers")
+    with pytest.raises(InputError, match="SentenceTransformer has no classifier, it embeds texts"):
+        dm.explain(sentence_encoder(tmp_path / "encoder"), TEXT)
+    model.save_pretrained(tmp_path / "classifier")
+    word_pieces().save_pretrained(tmp_path / "classifier")
+    found = dm.explain(package.CrossEncoder(str(tmp_path / "classifier"), device="cpu"), TEXT)
+    assert torch.allclose(found.scores, dm.explain((model, word_pieces()), TEXT).scores, atol=1e-4)
 
 
 HEADS = {
@@ -115,5 +159,5 @@ def test_what_is_no_model_is_named() -> None:
     class SetFitModel:
         """Has the name that users of SetFit see."""
 
-    with pytest.raises(InputError, match="SetFitModel keeps its classifier outside of the encoder"):
+    with pytest.raises(InputError, match="the head of this SetFitModel is NoneType; one linear layer"):
         dm.explain(SetFitModel(), TEXT)

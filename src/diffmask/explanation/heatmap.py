@@ -1,8 +1,9 @@
 """Picture of an explanation: the coloured sentence, then words by layers; in a terminal, as HTML, as a figure."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -228,6 +229,8 @@ STYLE = (
     ".diffmask .word{border-radius:3px;padding:1px 2px}"
     ".diffmask .kept{font-weight:bold;text-decoration:underline}"
     ".diffmask .legend,.diffmask tfoot{opacity:.75;font-size:12px}"
+    "@media(max-width:480px){.diffmask .layers td,.diffmask .layers th{padding:1px 2px;font-size:11px}"
+    ".diffmask .layers th[scope=row]{max-width:24vw}}"
 )
 """Inherits the colours of the page and adds a transparent orange or blue, so it reads on light and dark pages."""
 
@@ -278,18 +281,23 @@ def _background(value: float) -> str:
 
 
 def _html_table(heatmap: Heatmap) -> str:
+    layers = len(heatmap.headings) > 1  # narrow cells, so that a phone shows all layers
+    number = _short_decimal if layers else partial(format_decimal, digits=2)
     head = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in heatmap.headings)
     body = "".join(
-        _row(word, values, kept) for word, values, kept in zip(heatmap.words, heatmap.values, heatmap.kept, strict=True)
+        _row(word, values, kept, number)
+        for word, values, kept in zip(heatmap.words, heatmap.values, heatmap.kept, strict=True)
     )
     shares = "".join(f"<td>{100 * masked:.0f}</td>" for masked in heatmap.masked)
-    caused = "".join(f"<td>{format_decimal(divergence, 3)}</td>" for divergence in heatmap.divergences)
+    small = _short_decimal if layers else partial(format_decimal, digits=3)
+    caused = "".join(f"<td>{small(divergence)}</td>" for divergence in heatmap.divergences)
     foot = f'<tr><th scope="row">masked, %</th>{shares}</tr><tr><th scope="row">KL, nats</th>{caused}</tr>'
-    return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody><tfoot>{foot}</tfoot></table>"
+    kind = ' class="layers"' if layers else ""
+    return f"<table{kind}><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody><tfoot>{foot}</tfoot></table>"
 
 
-def _row(word: str, values: tuple[float, ...], kept: bool) -> str:
-    cells = "".join(f'<td style="{_background(value)}">{format_decimal(value, 2)}</td>' for value in values)
+def _row(word: str, values: tuple[float, ...], kept: bool, number: Callable[[float], str]) -> str:
+    cells = "".join(f'<td style="{_background(value)}">{number(value)}</td>' for value in values)
     name = ' class="kept"' if kept else ""
     return f'<tr><th scope="row" dir="auto"{name} title="{escape(word)}">{escape(word)}</th>{cells}</tr>'
 

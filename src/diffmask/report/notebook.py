@@ -15,7 +15,8 @@ STYLE = (
     "font-weight:normal;border:0;border-bottom:1px solid rgba(128,128,128,.3);background:none}"
     ".diffmask-board small,.diffmask-board .quiet{opacity:.7}.diffmask-board small{display:block}"
     ".diffmask-board .wide{overflow-x:auto}"
-    ".diffmask-board .limits{border-left:3px solid #d98a1e;padding-left:.8em}"
+    ".diffmask-board .limits{border-left:3px solid #d98a1e;padding-left:1.6em}"
+    "@media(max-width:480px){.diffmask-board th,.diffmask-board td{padding-right:7px;font-size:12px}}"
 )
 
 

@@ -7,7 +7,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ By = str | Callable[[str], str]
 """Key of an aggregate: `word` in lower case, `position` (fifth of the text), `layer` that drops the word,
 `part-of-speech` (by NLTK's tagger for English), or a function from a word to a key."""
 KEYS = ("word", "position", "layer", "part-of-speech")
+ORDERED = ("layer", "position")
+"""Keys that have an order of their own."""
 POSITIONS = ("first fifth", "second fifth", "third fifth", "fourth fifth", "last fifth")
 
 
@@ -116,8 +118,15 @@ class Aggregate:
             width = min(max((len(row.key) for row in rows), default=0), 24)
             lines.append(f"{group} ({texts} texts)")
             lines += [_line(row, width) for row in rows] or ["  nothing occurs often enough; lower min_texts"]
+        return "\n".join([*lines, self._legend()])
+
+    def _legend(self) -> str:
         score = "share of a text's words" if self.by == "layer" else "mean score over texts"
-        return "\n".join([*lines, f"{score} [95 % interval], texts in which it occurs, share of verified sets"])
+        columns = [f"{score} [95 % interval]", "number of texts in which it occurs"]
+        if any(row.kept is not None for row in self.rows):
+            columns.append("share of its occurrences in verified sets")
+        order = "" if self.by in ORDERED else "; first the rows whose interval is farthest above 0"
+        return f"Columns: {', '.join(columns)}{order}."
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -171,11 +180,22 @@ def aggregate(explanations: Iterable[Any], by: By = "word", *, min_texts: int = 
     groups: dict[str, list[ScoredText]] = defaultdict(list)
     for text in texts:
         groups[text.group].append(text)
-    rows = [row for group, members in sorted(groups.items()) for row in _rows(group, members, by)]
+    largest = max((abs(score) for text in texts for score in text.scores), default=0.0)
+    lowest, highest = (0.0, 1.0) if by == "layer" else (-largest, largest)
+    rows = [
+        _bounded(row, lowest, highest) for group, members in sorted(groups.items()) for row in _rows(group, members, by)
+    ]
     enough = [row for row in rows if row.texts >= min_texts]
-    ranked = enough if by in ("layer", "position") else sorted(enough, key=lambda row: (-row.evidence, -row.mean))
+    ranked = enough if by in ORDERED else sorted(enough, key=lambda row: (-row.evidence, -row.mean))
     counts = {group: len(members) for group, members in sorted(groups.items())}
     return Aggregate(by=by if isinstance(by, str) else "key", rows=tuple(ranked), texts=counts)
+
+
+def _bounded(row: AggregateRow, lowest: float, highest: float) -> AggregateRow:
+    """Return the row with its interval cut to the range of the scores: with few texts an interval is wider."""
+    if row.low is None or row.high is None:
+        return row
+    return replace(row, low=max(row.low, lowest), high=min(row.high, highest))
 
 
 def _rows(group: str, texts: Sequence[ScoredText], by: By) -> list[AggregateRow]:

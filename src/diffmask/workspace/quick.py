@@ -10,7 +10,7 @@ from diffmask.datasets.tables import Example, read_inputs
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import word_spans
 from diffmask.tasks.text.known_tasks import TEXT_TASKS, is_recommender, recognise_task, text_task_class
-from diffmask.tasks.text.pretrained import load_model
+from diffmask.tasks.text.pretrained import ADAPTER_FILE, load_model
 from diffmask.tasks.text.text_task import TextTask
 from diffmask.tasks.text.unwrap import unwrap
 
@@ -54,7 +54,7 @@ def is_model_folder(name: str) -> bool:
     """Return whether a path is the folder of a model or of a recommender, rather than of a saved explainer."""
     if (Path(name) / "artefact.json").is_file():
         return False
-    return (Path(name) / "config.json").is_file() or is_recommender(name)
+    return any((Path(name) / file).is_file() for file in ("config.json", ADAPTER_FILE)) or is_recommender(name)
 
 
 def quick_explainer(model: str, method: str | None = None, *, trust_remote_code: bool = False) -> Explainer:

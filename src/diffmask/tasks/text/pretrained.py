@@ -4,6 +4,7 @@ No function here runs Python code of a model repository unless the caller passes
 is never read from a file.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,6 +84,21 @@ def _has_config(name: str | Path) -> bool:
     return not Path(name).is_dir() or (Path(name) / "config.json").is_file()
 
 
+ADAPTER_FILE = "adapter_config.json"
+
+
+def adapter_base(name: str | Path) -> str | None:
+    """Return the model that an adapter's folder (PEFT, LoRA) was made for; None if the folder is no adapter alone."""
+    file = Path(name) / ADAPTER_FILE
+    if _has_config(name) or not file.is_file():
+        return None
+    try:
+        base = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} does not name its base model ({error})") from None
+    return str(base)
+
+
 def auto_class_named(name: str) -> Any:
     """Return a class of `transformers` by name, such as `AutoModelForMaskedLM`."""
     with paused_collector():
@@ -92,7 +108,8 @@ def auto_class_named(name: str) -> Any:
 
 
 def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """Return the configuration of a model's folder or hub id."""
+    """Return the configuration of a model's folder or hub id; of an adapter, that of its base model."""
+    name = adapter_base(name) or name
     with paused_collector():
         from transformers import AutoConfig
 
@@ -100,7 +117,9 @@ def load_config(name: str | Path, *, trust_remote_code: bool = False) -> Any:
 
 
 def load_tokenizer(name: str | Path, *, trust_remote_code: bool = False) -> Any:
-    """Return the tokenizer of a folder or a hub id."""
+    """Return the tokenizer of a folder or a hub id; an adapter without one has that of its base model."""
+    if not (Path(name) / "tokenizer_config.json").is_file():
+        name = adapter_base(name) or name
     with paused_collector():
         from transformers import AutoTokenizer
 

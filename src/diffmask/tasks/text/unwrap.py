@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from diffmask.errors import InputError
+from diffmask.tasks.text.embedding_classifier import EmbeddingClassifier
 
 TASK_OF_HEAD = {
     "ForSequenceClassification": "TextClassification",
@@ -28,37 +29,32 @@ def unwrap(model: Any, tokenizer: Any = None) -> tuple[Any, Any]:
     elif not isinstance(model, nn.Module | str | Path) and isinstance(getattr(model, "model", None), nn.Module):
         # A transformers pipeline has both.
         model, tokenizer = model.model, tokenizer or getattr(model, "tokenizer", None)
+    elif type(model).__name__ == "CrossEncoder":  # of sentence-transformers
+        model, tokenizer = model.model, tokenizer or model.tokenizer
+    elif type(model).__name__ == "SetFitModel":
+        model, tokenizer = EmbeddingClassifier.of_setfit(model), tokenizer or model.model_body.tokenizer
     # torch.compile and nn.DataParallel keep the original module, whose hooks work.
     for attribute in ("_orig_mod", "module"):
         inner = getattr(model, attribute, None)
         if isinstance(model, nn.Module) and isinstance(inner, nn.Module):
             model = inner
-    if not isinstance(model, nn.Module | str | Path):
-        raise InputError(_what_to_give(model))
-    return model, tokenizer
-
-
-def _what_to_give(model: Any) -> str:
     kind = type(model).__name__
-    if kind == "SetFitModel":
-        return (
-            "SetFitModel keeps its classifier outside of the encoder, so there is no single model to explain; write a "
-            "Task around both (docs/howto/own_task.md), or fine-tune the encoder with `diffmask train`"
+    if not isinstance(model, nn.Module | str | Path):
+        raise InputError(
+            f"{kind} is not a model; give a folder, a hub id, a transformers pipeline, (model, tokenizer), or a model "
+            "with its tokenizer"
         )
-    return (
-        f"{kind} is not a model; give a folder, a hub id, a transformers pipeline, (model, tokenizer), or a model with "
-        "its tokenizer"
-    )
+    if kind == "SentenceTransformer":
+        raise InputError(
+            "SentenceTransformer has no classifier, it embeds texts; fine-tune one from its folder with `diffmask "
+            "train --model FOLDER --data ... --out ...`, or explain a similarity by dm.SentenceSimilarity"
+        )
+    return model, tokenizer
 
 
 def require_explainable(model: Any, auto_class: str) -> None:
     """Refuse a model with another head, or one whose answers depend on padding or on several devices."""
     kind = type(model).__name__
-    if kind == "SentenceTransformer":
-        raise InputError(
-            "SentenceTransformer has no classifier, it embeds texts; fine-tune one from its folder with `diffmask "
-            "train --model FOLDER --data ... --out ...`"
-        )
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     require_head(type(base).__name__, auto_class)
     if auto_class != "AutoModel" and _has_no_head(base):
