@@ -17,7 +17,6 @@ import pty
 import re
 import select
 import shlex
-import signal
 import subprocess
 import sys
 import termios
@@ -63,7 +62,7 @@ def readme_commands() -> list[str]:
 def measure(command: str, folder: Path, log: Path, *, terminal: bool, limit: float | None = None) -> Timing:
     """Run a command and time the writes to its standard output and error; the text goes to `log` with times.
 
-    After `limit` seconds the command is asked to end, as by Ctrl-C.
+    After `limit` seconds the command is asked to end.
     """
     reader, writer = pty.openpty() if terminal else os.pipe()
     if terminal:
@@ -82,7 +81,7 @@ def measure(command: str, folder: Path, log: Path, *, terminal: bool, limit: flo
                 text = b""
             now = time.monotonic()
             if limit is not None and now - start > limit:
-                process.send_signal(signal.SIGINT)
+                process.terminate()
                 limit = None
             if text is None:
                 continue

@@ -40,7 +40,7 @@ def site_links(readme: str) -> str:
     """Rewrite links of the README, which is read from the repository's root, for the site."""
     text = re.sub(r"\]\(docs/", "](", readme).replace("](CHANGELOG.md)", "](changelog.md)")
     # These are not part of the site.
-    return re.sub(r"\[([^\]]+)\]\((CONTRIBUTING\.md|LICENSE|examples)\)", r"\1", text)
+    return re.sub(r"\[([^\]]+)\]\((CONTRIBUTING\.md|LICENSE|examples|notebooks)\)", r"\1", text)
 
 
 def api_reference() -> str:

@@ -106,15 +106,29 @@ def roar(
     print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")
 
 
+MEASURES = "attention,gradient,times-input-gradient,integrated-gradients"
+FINDINGS = "data,synthetic,sparsity,answers,riemann,lengths,leaks"
+
+
 def analyse(
     task: DataSet = "babi-1",
     data: Files = None,
     importance_measures: Annotated[
-        str, typer.Option(help="Methods as in `diffmask roar`, separated by commas; the example shows the first.")
-    ] = "attention,gradient,times-input-gradient,integrated-gradients",
+        str,
+        typer.Option(
+            help="Methods as in `diffmask roar`, separated by commas; the example shows the first. Default: "
+            f"{MEASURES.replace(',', ', ')}.",
+            show_default=False,
+        ),
+    ] = MEASURES,
     findings: Annotated[
-        str, typer.Option(help="Analyses, separated by commas; 'leaks' trains two models per method.")
-    ] = "data,synthetic,sparsity,answers,riemann,lengths,leaks",
+        str,
+        typer.Option(
+            help="Analyses, separated by commas; 'leaks' trains two models per method. Default: "
+            f"{FINDINGS.replace(',', ', ')}.",
+            show_default=False,
+        ),
+    ] = FINDINGS,
     riemann_samples: RiemannSamples = 50,
     rows: Annotated[int, typer.Option(help="Number of validation rows that are explained.")] = 200,
     k: Annotated[int, typer.Option(help="Percent of the tokens that the analysis of leaks masks.")] = 20,
