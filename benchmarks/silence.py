@@ -4,7 +4,7 @@ Each command runs twice in a scratch folder: on a pseudo-terminal, where progres
 lines. A silence is the time between two writes, or before the first and after the last. Usage:
 
     python benchmarks/silence.py FOLDER                               # the README's commands
-    python benchmarks/silence.py FOLDER --data DATA --limit 90        # also those that need data, each for 90 s at most
+    python benchmarks/silence.py --data DATA --limit 90 FOLDER        # also those that need data, each for 90 s at most
     python benchmarks/silence.py FOLDER "diffmask demo --out demo"    # these commands
 
 The README's commands use the packaged encoder and reviews. DATA holds the folders squad/ and sst/.

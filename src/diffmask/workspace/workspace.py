@@ -15,6 +15,7 @@ from diffmask.core.explainer import Explainer, Method
 from diffmask.core.resources import Cost
 from diffmask.core.store import Artefact, Store, read_artefact
 from diffmask.core.task import Task, TaskConfig
+from diffmask.datasets.loading import packaged_name
 from diffmask.errors import DiffMaskError, StoreError
 from diffmask.workspace.sharding import Shards, attribution_artefact, explain_in_shards
 
@@ -101,7 +102,9 @@ def _model_name(task: Task) -> str:
     """Return the hub id or the folder's name that a model was loaded from, or its class."""
     name = str(getattr(getattr(task.model, "config", None), "name_or_path", "") or "")
     path = Path(name)
-    return (path.resolve().name if path.is_dir() else name) or type(task.model).__name__
+    if path.is_dir():
+        return packaged_name(path) or path.resolve().name
+    return name or type(task.model).__name__
 
 
 def _unpickle_config(values: dict[str, Any]) -> InMemoryTaskConfig:
