@@ -54,6 +54,7 @@ def train(
     Example: diffmask train --task recommender --model minilm --data mind:FOLDER --out nrms/ checkpoints=epochs/
     """
     from diffmask.core.config import parse_overrides
+    from diffmask.core.progress import stage
     from diffmask.tasks.text.known_tasks import fine_tuned_config_class
 
     chosen = with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
@@ -65,4 +66,6 @@ def train(
     trained = config.build(seed)
     config.train(trained, seed)
     trained.save_pretrained(out)
-    print(f"score on test rows: {trained.score(trained.data['test']):.4f}\nmodel: {out}")
+    with stage("score the test rows"):
+        score = trained.score(trained.data["test"])
+    print(f"score on test rows: {score:.4f}\nmodel: {out}")
