@@ -36,7 +36,7 @@ from diffmask.tasks.recommender.titles import ExplainedCandidate
 from diffmask.tasks.text.known_tasks import is_recommender
 
 METHODS: dict[str, Method] = {
-    "DiffMask": dm.DiffMask(margin=0.02, steps=256),
+    "DiffMask": dm.DiffMask(),
     "SurrogateMask": dm.SurrogateMask(),
     "integrated gradients": dm.IntegratedGradients(n_steps=20),
     "leave-one-out": dm.LeaveOneOut(),
@@ -45,7 +45,7 @@ METHODS: dict[str, Method] = {
 }
 FOLLOWING_USERS = ("DiffMask", "SurrogateMask", "leave-one-out")
 READ_ARTICLES = ("DiffMask", "SurrogateMask", "leave-one-out", "random")
-COMPARING = ("SurrogateMask", "leave-one-out")
+COMPARING = ("DiffMask", "SurrogateMask", "leave-one-out")
 PLANTED = {word for words in CLICK_WORDS.values() for word in words}
 Values = dict[str, list[float]]
 """Values of each figure, one per title or impression."""

@@ -11,7 +11,8 @@ import yaml
 from diffmask import registry
 from diffmask.core.config import Config, parse, require_between
 from diffmask.errors import ConfigError
-from diffmask.methods.diffmask.gated import DiffMask, GateSchedule
+from diffmask.methods.diffmask.gate_training import GateSchedule
+from diffmask.methods.diffmask.gated import DiffMask
 
 
 @dataclass(frozen=True, kw_only=True)

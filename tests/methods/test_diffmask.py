@@ -13,7 +13,8 @@ from diffmask.core.explainer import ForwardTrace
 from diffmask.errors import ConfigError, FitWarning, SiteError, TaskError
 from diffmask.experiments.experiment import Experiment
 from diffmask.methods.diffmask.base import MaskExplainer
-from diffmask.methods.diffmask.gated import DiffMask, GatedMaskExplainer, GateSchedule
+from diffmask.methods.diffmask.gate_training import GateSchedule, GateTrainer
+from diffmask.methods.diffmask.gated import DiffMask, GatedMaskExplainer
 from diffmask.methods.diffmask.nested import NestedDiffMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.metrics.ground_truth import js_rows, kl_rows, normalise, score_range
@@ -105,6 +106,50 @@ def test_the_same_seed_gives_the_same_bits(toy_task: CountingTask, mask: str, sp
     assert not torch.equal(first, other)
 
 
+class KilledError(Exception):
+    """Stands for the end of the process in the middle of a fit."""
+
+
+@pytest.mark.parametrize("probe", ["diffmask", "layerwise"])
+def test_a_killed_fit_resumes_to_the_same_bits(
+    toy_task: CountingTask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: str
+) -> None:
+    method = DiffMask(mask="inputs", probe=probe, steps=20, batch_size=16)  # type: ignore[arg-type]
+    step = GateTrainer.step
+    steps: list[int] = []
+
+    def counted(trainer: GateTrainer, number: int) -> None:
+        if len(steps) == 13:
+            raise KilledError
+        steps.append(number)
+        step(trainer, number)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        whole = method.fit(toy_task, seed=3)
+        monkeypatch.setattr(GateTrainer, "step", counted)
+        with pytest.raises(KilledError):
+            method.fit(toy_task, seed=3, checkpoints=tmp_path)
+        steps.clear()
+        resumed = method.fit(toy_task, seed=3, checkpoints=tmp_path)
+        assert steps == list(range(12, 20))
+        steps.clear()
+        method.fit(toy_task, seed=3, checkpoints=tmp_path)
+        assert steps == []
+        monkeypatch.setattr(GateTrainer, "step", step)
+        other = method.fit(toy_task, seed=4, checkpoints=tmp_path)  # not resumed: another seed
+    batch = toy_task.data["test"][:20]
+    assert torch.equal(whole(batch).scores, resumed(batch).scores)
+    assert not torch.equal(whole(batch).scores, other(batch).scores)
+    assert whole.training_history == resumed.training_history
+    assert [record["step"] for record in whole.training_history if record["site"] == "hidden"] == list(range(1, 21))
+
+
+def test_a_method_without_checkpoints_says_so(toy_task: CountingTask, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="surrogate-mask writes no checkpoints"):
+        SurrogateMask().fit(toy_task, checkpoints=tmp_path)
+
+
 def build_gated(task: CountingTask, **choices: object) -> GatedMaskExplainer:
     explainer = DiffMask(**choices).build(task, seed=0)  # type: ignore[arg-type]
     assert isinstance(explainer, GatedMaskExplainer)
@@ -175,7 +220,7 @@ def test_impossible_options_are_refused_when_a_method_is_made() -> None:
     with pytest.raises(ConfigError, match="min_keep_probability in"):
         GateSchedule(min_keep_probability=0.5)
     with pytest.raises(ConfigError, match=r"schedule\.temperatur: Unexpected keyword argument"):
-        parse("method", {"name": "diffmask", "schedule": {"temperatur": [1.0, 0.5]}}, "here")
+        parse("method", {"name": "diffmask", "schedule": {"temperatur": 0.5}}, "here")
     with pytest.raises(ConfigError, match="calibration_rows must be at least 1, found 0"):
         SurrogateMask(calibration_rows=0)
     for margins in ((), (0.1, 0.1), (0.1, -1.0)):

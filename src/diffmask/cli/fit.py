@@ -25,26 +25,33 @@ from diffmask.cli.options import (
     with_columns,
 )
 
+MethodName = Annotated[str, typer.Option(help="Name of a method from `diffmask list methods`.")]
+Mask = Annotated[
+    str | None, typer.Option(help="masks: mask 'inputs' (words, the default) or 'states' (hidden states).")
+]
+Margin = Annotated[
+    float | None,
+    typer.Option(help="masks: largest KL(original || masked) that a mask may cause, in nats; by default 0.1."),
+]
+Teachers = Annotated[
+    list[str] | None, typer.Option(help="amortised: method to imitate; give it several times to imitate the mean.")
+]
+Budget = Annotated[
+    str | None, typer.Option(help="surrogate-mask, amortised: limit of the fit, such as '1min' or '3000 texts'.")
+]
+
 
 def fit(
     model: Model,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for the explainer.")],
-    method: Annotated[str, typer.Option(help="Name of a method from `diffmask list methods`.")] = "surrogate-mask",
-    mask: Annotated[
-        str | None, typer.Option(help="masks: mask 'inputs' (words, the default) or 'states' (hidden states).")
-    ] = None,
-    margin: Annotated[
-        float | None,
-        typer.Option(help="masks: largest KL(original || masked) that a mask may cause, in nats; by default 0.1."),
-    ] = None,
-    teacher: Annotated[
-        list[str] | None,
-        typer.Option(help="amortised: method to imitate; give it several times to imitate the mean."),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="surrogate-mask, amortised: limit of the fit, such as '1min' or '3000 texts'."),
+    method: MethodName = "surrogate-mask",
+    mask: Mask = None,
+    margin: Margin = None,
+    teacher: Teachers = None,
+    budget: Budget = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="diffmask: folder for checkpoints; a killed fit resumes from the last one.")
     ] = None,
     task: TaskName = None,
     text_column: TextColumn = None,
@@ -65,6 +72,8 @@ def fit(
     Example: diffmask fit --model clf/ --data rotten-tomatoes --mask inputs --margin 0.1 --out explainer/
 
     Example: diffmask fit --model clf/ --data rotten-tomatoes --method amortised --budget 5min --out fast/
+
+    Example: diffmask fit --model clf/ --data rotten-tomatoes --method diffmask --checkpoints steps/ --out gates/
     """
     from diffmask.core.config import parse, parse_overrides
     from diffmask.registry import find
@@ -85,6 +94,6 @@ def fit(
     loaded = replace(task_config, trust_remote_code=trust_remote_code).load(seed)
     if device is not None:
         loaded.to(device)
-    explainer = config.fit(loaded, seed)
+    explainer = config.fit(loaded, seed, checkpoints=checkpoints)
     explainer.save_pretrained(out)
     print(f"explainer: {out}")

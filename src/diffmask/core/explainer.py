@@ -19,6 +19,7 @@ from torch.nn.functional import pad
 
 from diffmask.core.batch import Attribution, Batch, iter_by_length, order_by_length, require_tokens
 from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, explained_outcome, require
+from diffmask.core.checkpoints import checkpoints_in
 from diffmask.core.config import Config
 from diffmask.core.distributions import coarsen, logits
 from diffmask.core.hooks import exclusive
@@ -90,6 +91,8 @@ class Explainer(nn.Module, ABC):
         """Cost of all explanations so far."""
         self.diagnostics: dict[str, Any] = {}
         """Diagnostics of the fit, by site."""
+        self.training_history: list[dict[str, Any]] = []
+        """Course of the fit: a record per site and some steps; empty for methods that keep none."""
         self.config: Method | None = None
         """The method that fitted this explainer."""
 
@@ -260,6 +263,8 @@ class Method(Config, ABC):
     kind: ClassVar[str] = "method"
     is_baseline: ClassVar[bool] = False
     """Whether scores ignore the model: a reference that methods should beat, not a method."""
+    writes_checkpoints: ClassVar[bool] = False
+    """Whether a fit can write checkpoints and resume from them."""
 
     @abstractmethod
     def build(self, task: Task, seed: int) -> Explainer:
@@ -268,15 +273,19 @@ class Method(Config, ABC):
     def train(self, explainer: Any, task: Task, seed: int) -> None:
         """Train the explainer on the task's training rows; methods without parameters do nothing."""
 
-    def fit(self, task: Task, seed: int = 0, *, keep_interrupted: bool = True) -> Explainer:
+    def fit(
+        self, task: Task, seed: int = 0, *, keep_interrupted: bool = True, checkpoints: str | Path | None = None
+    ) -> Explainer:
         """Return a fitted explainer. The same seed gives the same explainer, bit for bit.
 
         Ctrl-C ends the training of a method that learns, and keeps what it has learned, unless `keep_interrupted` is
-        False.
+        False. With a folder for checkpoints, ten are written during the fit, and a killed fit resumes from the last.
         """
+        if checkpoints is not None and not self.writes_checkpoints:
+            raise ConfigError(f"{self.name} writes no checkpoints; leave `checkpoints` out")
         if isinstance(seed, bool) or not isinstance(seed, Integral) or seed < 0:
             raise ConfigError(f"seed is a whole number from 0; got {seed!r}")
-        with keep_if_interrupted(keep_interrupted), exclusive(task.model):
+        with keep_if_interrupted(keep_interrupted), checkpoints_in(checkpoints), exclusive(task.model):
             explainer = self.build(task, seed)
             self.train_metered(explainer, task, seed)
         return explainer

@@ -303,6 +303,7 @@ def explainer_artefact(explainer: Explainer) -> Artefact:
     values = {
         "fingerprint": explainer.task.fingerprint(),
         "diagnostics": explainer.diagnostics,
+        "training_history": explainer.training_history,
         "fit_cost": asdict(explainer.fit_cost),
     }
     return Artefact(explainer.state_dict(), values)
@@ -333,6 +334,7 @@ def restore(explainer: Explainer, artefact: Artefact, where: str) -> None:
     try:
         explainer.load_state_dict(dict(artefact.tensors))
         explainer.diagnostics = artefact.values["diagnostics"]
+        explainer.training_history = artefact.values["training_history"]
         explainer.fit_cost = Cost(**artefact.values["fit_cost"])
     except (RuntimeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:300]

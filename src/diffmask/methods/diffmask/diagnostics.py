@@ -68,8 +68,9 @@ class SiteDiagnosis:
     baseline_information: float
     """KL(prediction for the baseline alone || average prediction), divided by that of real rows; 0 if rows have
     inputs that are never masked, from which a model predicts without any token."""
-    swapped_divergence: float
-    """Divergence of hard masks with the mean state as baseline; large if the baseline carries the prediction."""
+    swapped_divergence: float | None
+    """Divergence of hard masks with the mean state in place of a learned baseline; large if the baseline carries the
+    prediction."""
 
     @property
     def problems(self) -> dict[str, str]:
@@ -93,11 +94,12 @@ def _checks(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
     yield "all closed", site.open_share < 0.01, "every token is masked"
     yield "blind", site.open_spread < 0.01 < site.open_share < 0.97, "the mask ignores the input"
     yield "oscillating", site.multiplier_swing > 1.5, f"the multiplier still swings by e^{site.multiplier_swing:.1f}"
+    swapped = site.swapped_divergence or 0.0
     yield (
         "leaking baseline",
-        site.swapped_divergence > leak,
-        f"the same masks change the prediction by {site.swapped_divergence:.3g} nats when erased states become the "
-        "mean: the baseline itself carries the prediction",
+        swapped > leak,
+        f"the same masks change the prediction by {swapped:.3g} nats when erased states become the mean: the learned "
+        "baseline itself carries the prediction",
     )
     yield (
         "informative baseline",
@@ -113,6 +115,7 @@ def diagnose(
     margins: Mapping[str, float],
     multipliers: Mapping[str, Multiplier] | None = None,
     coverage: float | None = None,
+    learned_baseline: bool = False,
 ) -> dict[str, Any]:
     """Return the diagnosis of every site on held-out rows, as plain values."""
     with stage("trace held-out texts"):
@@ -120,7 +123,7 @@ def diagnose(
         keep = [explainer.keep_probability(trace, explainer.sites) for trace in traces]
     rows = _HeldOutRows(explainer, traces, keep)
     diagnoses = {
-        site: _diagnose_site(rows, site, margins[site], coverage, (multipliers or {}).get(site))
+        site: _diagnose_site(rows, site, margins[site], coverage, (multipliers or {}).get(site), learned_baseline)
         for site in progress_bar(explainer.sites, "check the fit on held-out texts")
     }
     plain = {site: {**asdict(diagnosis), "problems": diagnosis.problems} for site, diagnosis in diagnoses.items()}
@@ -187,7 +190,12 @@ class _HeldOutRows:
 
 
 def _diagnose_site(
-    rows: _HeldOutRows, site: str, margin: float, coverage: float | None, multiplier: Multiplier | None
+    rows: _HeldOutRows,
+    site: str,
+    margin: float,
+    coverage: float | None,
+    multiplier: Multiplier | None,
+    learned_baseline: bool,
 ) -> SiteDiagnosis:
     explainer, states = rows.explainer, rows.states(site)
     keep = rows.maskable(rows.keep_at(site))
@@ -196,6 +204,7 @@ def _diagnose_site(
     under_hard = rows.predict_masked(site, hard)
     caused = divergence(rows.answer, under_hard)
     holds = (caused <= margin) & agreement(rows.answer, under_hard)
+    swapped = rows.predict_masked(site, hard, states.mean(dim=0)) if learned_baseline else None
     empty = torch.cat(
         [(part * trace.rows.maskable).sum(dim=1) == 0 for part, trace in zip(hard, rows.traces, strict=True)]
     )
@@ -219,7 +228,7 @@ def _diagnose_site(
         multiplier_swing=multiplier.swing if multiplier else 0.0,
         baseline_distance=_distance(explainer.baseline(site), states),
         baseline_information=_baseline_information(rows, site),
-        swapped_divergence=rows.divergence(rows.predict_masked(site, hard, states.mean(dim=0))),
+        swapped_divergence=None if swapped is None else rows.divergence(swapped),
     )
 
 

@@ -12,15 +12,14 @@ from types import MappingProxyType
 from typing import ClassVar, Literal, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from diffmask.core.baseline_states import site_statistics
-from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.progress import progress_bar, stop_at_interrupt
 from diffmask.core.task import Task
-from diffmask.core.training import cosine_decay, generator, infinite_minibatches, seeded
+from diffmask.core.training import seeded
 from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.base import (
     LENGTH_POOL,
@@ -33,8 +32,8 @@ from diffmask.methods.diffmask.base import (
 from diffmask.methods.diffmask.baseline import initial_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split, held_out_rows
 from diffmask.methods.diffmask.diagnostics import diagnose, report
+from diffmask.methods.diffmask.gate_training import DEFAULT_SCHEDULE, GateSchedule, GateTrainer
 from diffmask.methods.diffmask.hard_concrete import HardConcrete
-from diffmask.methods.diffmask.lagrangian import Multiplier, PIController, critical_multiplier
 from diffmask.methods.diffmask.probe import (
     GateProbe,
     LayerwiseProbe,
@@ -55,69 +54,6 @@ DIAGNOSIS_ROWS = 192
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateSchedule:
-    """How gates, probes and multipliers start and change during a fit of `DiffMask`."""
-
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    probe_init_scale: float = 0.7
-    """Standard deviation of a probe's hidden units before their nonlinearity, at the start.
-
-    Use about 3 for states of few dimensions, as in the toy task. Large values overfit when the state has hundreds."""
-    initial_keep_probability: float = 0.5
-    """Probability that a token is kept in the mask of the last site before training."""
-    min_keep_probability: float = 0.03
-    """Bound of the probability with which training samples a token kept, and erased; 0: no bound."""
-    temperature: tuple[float, float] = (1.0, 0.5)
-    """Temperature of the gates at the start and after annealing.
-
-    At 1 a half-open gate is uniform on (0, 1), so that its gradient is that of a path from erased to kept, as in
-    integrated gradients. At 0.2, as published, samples are nearly 0 or 1, and few pass a useful gradient."""
-    temperature_anneal_fraction: float = 0.5
-    """Share of the fit after which the temperature is at its last value."""
-    logit_range: tuple[float, float] = (4.0, 7.0)
-    """Bound of a gate's logit at the start and once the margin is at its target.
-
-    The first is raised to twice the initial logit if that is larger."""
-    margin_anneal_fraction: float = 0.3
-    """Share of the fit after which the margin has shrunk from the first divergence to its target."""
-    controller_gains: tuple[float, float] = (0.15, 2.0)
-    """Integral and proportional gain of the multiplier's logarithm on the relative violation."""
-    initial_multiplier: float = 3.0
-    """First multiplier, in units of the one below which masking everything is optimal."""
-    multiplier_floor: tuple[float, float] = (0.1, 0.1)
-    """Smallest multiplier at the start and once the margin is at its target, in the same units."""
-    site_sampling: Literal["uniform", "adaptive"] = "uniform"
-    """Adaptive draws a site with a sparse mask that satisfies the margin a tenth as often (De Cao's code)."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.initial_keep_probability < 1 or not 0 <= self.min_keep_probability < 0.5:
-            raise ConfigError("schedule: initial_keep_probability must be in (0, 1), min_keep_probability in [0, 0.5)")
-        positive = (*self.temperature, *self.logit_range, self.temperature_anneal_fraction, self.margin_anneal_fraction)
-        if not all(value > 0 for value in positive):
-            raise ConfigError("schedule: temperature, logit_range and both anneal fractions must be above 0")
-
-    def controller(self, margin: float) -> PIController:
-        """Return the rule of the multipliers."""
-        integral, proportional = self.controller_gains
-        return PIController(
-            margin,
-            integral=integral,
-            proportional=proportional,
-            memory=0.5,
-            max_violation=3.0,
-            start=self.initial_multiplier,
-            floor=self.multiplier_floor,
-            anneal_fraction=self.margin_anneal_fraction,
-        )
-
-    def temperature_at(self, progress: float) -> float:
-        """Return the temperature at a share of the fit, annealed geometrically."""
-        first, last = self.temperature
-        return first * (last / first) ** min(1.0, progress / self.temperature_anneal_fraction)
-
-
-@dataclass(frozen=True, kw_only=True)
 class DiffMask(SiteMaskMethod):
     """Fewest tokens kept subject to KL(original || masked) <= margin, by gradients through hard concrete gates.
 
@@ -125,7 +61,13 @@ class DiffMask(SiteMaskMethod):
     """
 
     name: ClassVar[str] = "diffmask"
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
+    writes_checkpoints: ClassVar[bool] = True
+
+    learning_rate: float = 3e-3
+    """Learning rate of Adam."""
+    steps: int = 800
+    """Minibatches of training rows."""
 
     probe: ProbeKind = "diffmask"
     """Network that predicts the gates: De Cao's, or one of a published news recommender. Simple: one probe, at the last
@@ -141,7 +83,7 @@ class DiffMask(SiteMaskMethod):
     """Sparsity term: the expected number of open gates (paper), or its mean logarithm (original code)."""
     length_pool: int = LENGTH_POOL
     """Minibatches that are sorted by length together, which saves padding; 1: none."""
-    schedule: GateSchedule = GateSchedule()
+    schedule: GateSchedule = DEFAULT_SCHEDULE
     """Start and annealing of gates, probes and multipliers."""
 
     def __post_init__(self) -> None:
@@ -173,29 +115,33 @@ class DiffMask(SiteMaskMethod):
         read = self.sites_read(task)
         voters = len(sites) if self.mask == "inputs" else 1
         each = VOTES[self.votes].share(schedule.initial_keep_probability, voters)
-        start = initial_logit(each, schedule.temperature[0])
+        start = initial_logit(each, schedule.temperature)
         bound = max(schedule.logit_range[0], 2 * abs(start))
+
+        def probe(site: str) -> GateProbe:
+            scale = schedule.init_scale(len(statistics[site].mean))
+            return PROBES[self.probe]([statistics[name] for name in read[site]], self.probe_width, bound, start, scale)
+
         with seeded(seed, "diffmask"):
-            probes = {
-                site: PROBES[self.probe](
-                    [statistics[name] for name in read[site]], self.probe_width, bound, start, schedule.probe_init_scale
-                )
-                for site in sites
-            }
+            probes = {site: probe(site) for site in sites}
             baselines = initial_baselines(self, task, sites, statistics)
-        temperature = schedule.temperature[1]
-        return GatedMaskExplainer(task, self.mask, probes, baselines, read, VOTES[self.votes], temperature)
+        return GatedMaskExplainer(task, self.mask, probes, baselines, read, VOTES[self.votes], schedule.temperature)
+
+    @property
+    def uses_dropout(self) -> bool:
+        """Whether the probes have dropout; De Cao's have none."""
+        return self.probe != "diffmask"
 
     def train(self, explainer: "GatedMaskExplainer", task: Task, seed: int) -> None:
         """Train the probes, calibrate the hard masks on held-out rows, diagnose them on others."""
-        trainer = GateTrainer(self, explainer, task, generator(seed, "diffmask"))
-        progress = progress_bar(range(self.steps), f"fit {self.label}")
-        # Dropout draws from torch's global generator; De Cao's probe has none.
-        drawn = nullcontext() if self.probe == "diffmask" else seeded(seed, "diffmask dropout")
-        with drawn, explainer.fitting(), stop_at_interrupt(progress.label, progress.status):
-            for step in progress:
-                trainer.step(step / self.steps)
-        explainer.temperature = self.schedule.temperature[1]
+        trainer = GateTrainer(self, explainer, task, seed)
+        # Dropout draws from torch's global generator.
+        with seeded(seed, "diffmask dropout") if self.uses_dropout else nullcontext(), explainer.fitting():
+            progress = progress_bar(range(trainer.resume(), self.steps), f"fit {self.label}")
+            with stop_at_interrupt(progress.label, progress.status):
+                for step in progress:
+                    trainer.step(step)
+        explainer.training_history = trainer.history
         if self.calibration_rows:
             rows, held_out = calibration_split(task)
             rows = rows.spread(self.calibration_rows)
@@ -203,7 +149,13 @@ class DiffMask(SiteMaskMethod):
         else:
             held_out = held_out_rows(task)
         margins = dict.fromkeys(explainer.sites, self.margin)
-        explainer.diagnostics = diagnose(explainer, held_out.spread(DIAGNOSIS_ROWS), margins, trainer.multipliers)
+        explainer.diagnostics = diagnose(
+            explainer,
+            held_out.spread(DIAGNOSIS_ROWS),
+            margins,
+            trainer.multipliers,
+            learned_baseline=self.learn_baseline,
+        )
         report(explainer.diagnostics, self.label)
 
 
@@ -288,78 +240,3 @@ class GatedMaskExplainer(MaskExplainer):
     def set_threshold(self, site: str, threshold: float) -> None:
         """Shift the logits of a site's probe."""
         self.probe(site).shift.sub_(max(threshold, -MAX_SHIFT * len(self.voting_sites(site))))
-
-
-class GateTrainer:
-    """Training loop: Adam on probes and baselines, one multiplier per site."""
-
-    def __init__(self, method: DiffMask, explainer: GatedMaskExplainer, task: Task, source: torch.Generator) -> None:
-        self.method, self.explainer, self.task, self.source = method, explainer, task, source
-        learned = [value for value in explainer.parameters() if value.requires_grad]
-        self.optimizer = torch.optim.Adam(learned, lr=method.learning_rate, betas=(0.9, 0.99))
-        self.batches = infinite_minibatches(task.data["train"], method.batch_size, source, method.length_pool)
-        controller = method.schedule.controller(method.margin)
-        first = task.data["train"][: method.batch_size].trim()
-        self.multipliers = {
-            site: Multiplier(controller, critical_multiplier(explainer.full_mask_divergence(first, site)))
-            for site in explainer.sites
-        }
-        self.initial_bound = float(cast(GateProbe, explainer.probes[0]).logit_range)
-        self.site_weights = dict.fromkeys(explainer.sites, 1.0)
-
-    def step(self, progress: float) -> None:
-        """Run one forward pass, one masked pass per drawn site, and one update of all parameters."""
-        self._set_schedule(progress)
-        batch = next(self.batches)
-        trace = ForwardTrace.of(self.task, batch)
-        self.optimizer.zero_grad()
-        for site in self._draw_sites():
-            gates = self._gates(trace, site)
-            masked = self.explainer.predict_masked(trace, site, gates.sample(self.source))
-            caused = divergence(trace.answer, masked).mean()
-            counted = gates if self.method.mask == "states" else self._gates(trace, site, detach_earlier=True)
-            kept = self._sparsity(counted.log_open(), batch.maskable)
-            weight = self.multipliers[site].update(caused.item(), progress)
-            ((kept + weight * caused) / (1 + weight)).backward()
-            self._update_site_weight(site, kept.item(), caused.item())
-        self.optimizer.step()
-
-    def _gates(self, trace: ForwardTrace, site: str, *, detach_earlier: bool = False) -> HardConcrete:
-        """Return the gates to sample or, with `detach_earlier`, those in the sparsity term.
-
-        The sparsity term of a site closes only its own vote, while the divergence may open every vote. Otherwise early
-        votes close for the sake of later sites and violate their own margin.
-        """
-        gates = self.explainer.gates(trace, site, detach_earlier=detach_earlier)
-        smallest = self.method.schedule.min_keep_probability
-        return gates.clamp_probability(smallest) if smallest else gates
-
-    def _set_schedule(self, progress: float) -> None:
-        """Set the temperature, the learning rate (linear warm-up, cosine decay) and the bound of the logits."""
-        schedule = self.method.schedule
-        self.explainer.temperature = schedule.temperature_at(progress)
-        warm_up = min(1.0, progress * self.method.steps / 30 + 0.03)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.method.learning_rate * warm_up * cosine_decay(progress)
-        growth = schedule.logit_range[1] / self.initial_bound
-        bound = self.initial_bound * growth ** min(1.0, progress / schedule.margin_anneal_fraction)
-        for probe in self.explainer.probes.children():
-            cast(GateProbe, probe).logit_range.fill_(bound)
-
-    def _sparsity(self, log_open: Float[Tensor, "row token"], maskable: Bool[Tensor, "row token"]) -> Float[Tensor, ""]:
-        """Return the mean over rows of the mean over a row's maskable tokens."""
-        cost = log_open if self.method.sparsity == "log" else log_open.exp()
-        return ((cost * maskable).sum(dim=1) / maskable.sum(dim=1).clamp(min=1)).mean()
-
-    def _draw_sites(self) -> list[str]:
-        """Draw the sites of this step without replacement."""
-        weights = torch.tensor([self.site_weights[site] for site in self.explainer.sites])
-        count = min(self.method.sites_per_step, len(weights))
-        drawn = torch.multinomial(weights, count, generator=self.source)
-        return [self.explainer.sites[index] for index in drawn.tolist()]
-
-    def _update_site_weight(self, site: str, kept: float, caused: float) -> None:
-        """Draw a site less often once its mask is sparse and satisfies the margin, if sampling is adaptive."""
-        if self.method.schedule.site_sampling == "adaptive":
-            done = kept < 0.1 and caused <= self.method.margin
-            self.site_weights[site] = 0.9 * self.site_weights[site] + 0.1 * (0.1 if done else 1.0)

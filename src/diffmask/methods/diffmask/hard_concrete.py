@@ -29,14 +29,15 @@ class HardConcrete:
         logit = inside - torch.log(-torch.expm1(inside))
         return HardConcrete(logit + temperature * math.log(-shut.low / shut.high), temperature)
 
-    def clamp_probability(self, smallest: float) -> "HardConcrete":
-        """Return gates with P(z > 0) clamped to [smallest, 1 - smallest], and gradients as if it were not.
+    def at_least(self, smallest: float) -> "HardConcrete":
+        """Return gates with P(z > 0) >= smallest, and gradients as if it were not bounded.
 
-        A gate that is almost surely shut, or open, is always sampled so and passes no gradient: it could not recover.
+        A gate that is almost surely shut is always sampled so and passes no gradient: it could not open again. An open
+        gate passes the gradients of its state, and needs no bound.
         """
         exact = self.log_open()
-        clamped = exact.clamp(math.log(smallest), math.log1p(-smallest))
-        return HardConcrete.from_log_open(exact + (clamped - exact).detach(), self.temperature)
+        bounded = exact.clamp(min=math.log(smallest))
+        return HardConcrete.from_log_open(exact + (bounded - exact).detach(), self.temperature)
 
     def sample(self, source: torch.Generator | None = None) -> Float[Tensor, "*gate"]:
         """Draw one differentiable sample of each gate."""

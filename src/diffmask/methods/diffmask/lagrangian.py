@@ -11,8 +11,10 @@ compares them, `docs/architecture.md` has the results):
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import pstdev
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -78,6 +80,16 @@ class Multiplier:
 
     def __post_init__(self) -> None:
         self._log = math.log(self.critical * self.controller.start)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """All that changes during a fit, for a checkpoint."""
+        return {"history": self.history, "log": self._log, "trend": self._trend, "first": self._first}
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        self.history, self._log = list(state["history"]), state["log"]
+        self._trend, self._first = state["trend"], state["first"]
 
     @property
     def value(self) -> float:

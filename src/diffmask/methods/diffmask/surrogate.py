@@ -175,7 +175,9 @@ class SurrogateMask(SiteMaskMethod):
             explainer.config = self  # The risk of a mask depends on the margin.
             calibrate_coverage(explainer, calibration, self.coverage)
         margins = dict.fromkeys(explainer.sites, self.margin)
-        explainer.diagnostics = diagnose(explainer, diagnosis, margins, coverage=self.coverage)
+        explainer.diagnostics = diagnose(
+            explainer, diagnosis, margins, coverage=self.coverage, learned_baseline=self.learn_baseline
+        )
         report(explainer.diagnostics, self.label)
 
     def _training_budget(self) -> Budget:

@@ -2,7 +2,6 @@
 
 import logging
 import random
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -15,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from diffmask.core.batch import Batch
+from diffmask.core.checkpoints import Checkpoints, optimizer_tensors, restore_optimizer, under_prefix, with_prefix
 from diffmask.core.config import digest_of
 from diffmask.core.hooks import exclusive
 from diffmask.core.progress import progress_bar
-from diffmask.core.store import Artefact, read_artefact, write_artefact
 from diffmask.core.training import generator, seeded
 from diffmask.datasets.mind import Impression
-from diffmask.errors import ConfigError, InputError, StoreError
+from diffmask.errors import ConfigError, InputError
 from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMS, Slots
 from diffmask.tasks.recommender.ranking_metrics import RankingMetrics, ranking_metrics
@@ -73,14 +72,14 @@ class NRMSTraining:
         clicks = _clicks(task.impressions["train"])
         progress = _Progress(self._optimizer(task.model), deepcopy(task.model.state_dict()))
         key = digest_of([self._recipe(), asdict(task.model.config), seed, len(clicks)])
-        folder = None if checkpoints is None else Path(checkpoints)
-        if folder is not None:
-            progress.resume(task.model, folder, key)
+        saved = None if checkpoints is None else Checkpoints(Path(checkpoints), CHECKPOINT, key)
+        if saved is not None:
+            progress.resume(task.model, saved)
         with exclusive(task.model):
             while not self._finished(progress):
                 self._epoch(task, clicks, progress, seed)
-                if folder is not None:
-                    progress.save(task.model, folder, key)
+                if saved is not None:
+                    progress.save(task.model, saved)
         task.model.load_state_dict(progress.best)
         _set_deviation(task)
         task.model.eval().requires_grad_(False)
@@ -239,39 +238,18 @@ class _Progress:
         if value is None or value >= max(earlier[KEPT_METRIC] for earlier in self.history):
             self.best = deepcopy(model.state_dict())
 
-    def save(self, model: NRMS, folder: Path, key: str) -> None:
+    def save(self, model: NRMS, checkpoints: Checkpoints) -> None:
         """Write weights, best weights, Adam's state and the history as `epoch_N`."""
-        tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-        tensors |= {f"best.{name}": value.clone() for name, value in self.best.items()}
-        for index, state in self.optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{index}.{name}": value for name, value in state.items()}
-        tensors = {name: value.clone() for name, value in tensors.items()}
-        path = folder / f"epoch_{len(self.history)}"
-        shutil.rmtree(path, ignore_errors=True)  # one that could not be resumed from
-        write_artefact(path, CHECKPOINT, key, Artefact(tensors, {"history": self.history}))
+        tensors = with_prefix("model", model.state_dict()) | with_prefix("best", self.best)
+        tensors |= with_prefix("adam", optimizer_tensors(self.optimizer))
+        checkpoints.save(len(self.history), tensors, {"history": self.history})
 
-    def resume(self, model: NRMS, folder: Path, key: str) -> None:
+    def resume(self, model: NRMS, checkpoints: Checkpoints) -> None:
         """Continue after the last epoch that was written completely by the same training."""
-        for path in sorted(folder.glob("epoch_*"), key=lambda path: -int(path.name.rpartition("_")[2])):
-            try:
-                artefact = read_artefact(path, CHECKPOINT, key)
-            except StoreError as error:
-                logger.warning("%s; it is not resumed from", error)
-                continue
-            self._restore(model, artefact)
-            logger.info("resumed after epoch %d", len(self.history))
+        found = checkpoints.latest()
+        if found is None:
             return
-
-    def _restore(self, model: NRMS, artefact: Artefact) -> None:
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "best": {}, "adam": {}}
-        for name, value in artefact.tensors.items():
-            part, _, rest = name.partition(".")
-            parts[part][rest] = value
-        model.load_state_dict(parts["model"])
-        self.best, self.history = parts["best"], list(artefact.values["history"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in parts["adam"].items():
-            index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = value
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        _, artefact = found
+        model.load_state_dict(under_prefix("model", artefact.tensors))
+        self.best, self.history = under_prefix("best", artefact.tensors), list(artefact.values["history"])
+        restore_optimizer(self.optimizer, under_prefix("adam", artefact.tensors))
