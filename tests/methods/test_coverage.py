@@ -7,9 +7,9 @@ import torch
 
 from diffmask.core.distributions import agreement, divergence
 from diffmask.core.explainer import ForwardTrace
-from diffmask.core.verification.search import log_odds_range
+from diffmask.core.verification.search import log_odds_bounds
 from diffmask.errors import ConfigError
-from diffmask.methods.diffmask.coverage import FACTORS, calibrate_coverage, log_odds_bounds, risk_features
+from diffmask.methods.diffmask.coverage import FACTORS, calibrate_coverage, risk_features
 from diffmask.methods.diffmask.surrogate import SurrogateMask, SurrogateMaskExplainer
 from diffmask.tasks.classification import TextClassification
 from support.tiny_models import tiny_model, word_pieces
@@ -118,18 +118,18 @@ def test_features_are_the_tolerance_and_the_distances_to_both_bounds(fitted: Sur
     probability = trace.answer.probs.amax(dim=1).double()  # type: ignore[attr-defined]
     for row in range(3):
         lead = float(torch.logit(probability[row]))
-        low, high = log_odds_range(lead, 0.1)
+        low, high = map(float, log_odds_bounds(lead, 0.1))
         for mask, fallen in enumerate([lead, lead - 0.01 * int(trace.rows.maskable[row].sum())]):
             tolerance = float(torch.tensor(max(lead - low, 1e-3)).log())
             expected = [tolerance, min(max(fallen - low, -3), 3), min(max(high - fallen, -1), 3)]
             assert features[row, mask].tolist() == pytest.approx(expected, abs=1e-3)
 
 
-def test_bounds_are_those_of_the_search() -> None:
+def test_bounds_of_many_texts_are_those_of_each() -> None:
     leads = [-1.0, 0.01, 0.5, 2.0, 7.0]
-    low, high = log_odds_bounds(torch.tensor(leads), 0.1)
+    low, high = log_odds_bounds(leads, 0.1)
     for number, lead in enumerate(leads):
-        assert (float(low[number]), float(high[number])) == pytest.approx(log_odds_range(lead, 0.1), abs=1e-3)
+        assert (low[number], high[number]) == pytest.approx(tuple(map(float, log_odds_bounds(lead, 0.1))), abs=1e-9)
 
 
 def test_a_coverage_outside_of_zero_and_one_is_refused() -> None:

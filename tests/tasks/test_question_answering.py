@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from diffmask.cli import app
 from diffmask.core.answers import SpanAnswer
 from diffmask.core.batch import delete_tokens
-from diffmask.core.distributions import coarsen, divergence, logits, predicted_outcome
+from diffmask.core.coarse_answers import coarsen
+from diffmask.core.distributions import divergence, logits, predicted_outcome
 from diffmask.datasets.squad import answer_f1, exact_match, question_example, read_squad, to_answers
 from diffmask.errors import InputError
 from diffmask.methods.gradients import Gradient

@@ -11,7 +11,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
 from diffmask.core.verification.masks import TextUnits, VerifiedMasks, _measurements, select_rows, verify
-from diffmask.core.verification.search import Measurement, SearchConfig, log_odds_range, prefix_batches
+from diffmask.core.verification.search import Measurement, SearchConfig, log_odds_bounds, prefix_batches
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.baselines import Random
 from support.linear import VALUES, LinearTask
@@ -278,7 +278,7 @@ def test_prefix_sizes_rise_from_the_empty_one_and_stay_below_the_whole(length: i
 
 @pytest.mark.parametrize("original", [-1.0, 0.1, 2.0, 6.0])
 def test_log_odds_at_the_edges_cost_the_margin_or_flip(original: float) -> None:
-    low, high = log_odds_range(original, MARGIN)
+    low, high = map(float, log_odds_bounds(original, MARGIN))
     before = Bernoulli(logits=torch.tensor([original]))
     for edge in (low, high):
         distance = float(divergence(before, Bernoulli(logits=torch.tensor([edge])))[0])

@@ -11,16 +11,13 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent
 from torch.nn.functional import pad, softplus
 
+from diffmask.core.coarse_answers import COARSE_CLASSES, coarse_classes, coarsen, keeps_all_classes
 from diffmask.core.distributions import (
-    COARSE_CLASSES,
     class_probabilities,
-    coarse_classes,
-    coarsen,
     concatenate,
     divergence,
     flatten_features,
     from_logits,
-    keeps_all_classes,
     log_odds,
     logits,
     predicted_outcome,

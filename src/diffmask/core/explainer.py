@@ -20,8 +20,9 @@ from torch.nn.functional import pad
 from diffmask.core.batch import Attribution, Batch, iter_by_length, order_by_length, require_tokens
 from diffmask.core.capabilities import ErasesUnits, ExplainsInputs, explained_outcome, require
 from diffmask.core.checkpoints import checkpoints_in
+from diffmask.core.coarse_answers import coarsen
 from diffmask.core.config import Config
-from diffmask.core.distributions import coarsen, logits
+from diffmask.core.distributions import logits
 from diffmask.core.hooks import exclusive
 from diffmask.core.progress import keep_if_interrupted, progress_bar
 from diffmask.core.resources import AdaptiveBatchSize, Cost, metering, release_free_memory

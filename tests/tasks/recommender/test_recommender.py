@@ -12,7 +12,8 @@ from torch.distributions import Bernoulli, Categorical, Normal
 import diffmask as dm
 from diffmask.core.answers import RankingAnswer
 from diffmask.core.batch import delete_tokens, hide_tokens
-from diffmask.core.distributions import class_probabilities, coarse_outcome, coarsen, divergence, logits
+from diffmask.core.coarse_answers import coarse_outcome, coarsen
+from diffmask.core.distributions import class_probabilities, divergence, logits
 from diffmask.datasets.mind import Impression
 from diffmask.datasets.mind_generator import CLICK_WORDS
 from diffmask.errors import InputError, InputWarning

@@ -7,7 +7,6 @@ model), proposes the smaller sets that are most likely to hold (Thompson samplin
 largest estimated effects, and ends with a set of which every single removal was measured to break the answer.
 """
 
-import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,9 @@ Kept = frozenset[int]
 Values = NDArray[np.floating[Any]]
 Flags = NDArray[np.bool_]
 Places = NDArray[np.intp]
+BISECTIONS = 40
+FARTHEST = 60.0
+"""Change of the log-odds beyond which every margin is broken."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +308,7 @@ class LinearEffects:
 
     def propose(self, size: int, margin: float, known: Mapping[Kept, Measurement], config: SearchConfig) -> list[Kept]:
         """Return unknown sets of at most `size` units, those first that most samples of the posterior call smallest."""
-        low, high = log_odds_range(self.original.log_odds, margin)
+        low, high = log_odds_bounds(self.original.log_odds, margin)
         generator = np.random.default_rng(0)
         effects = self.mean + generator.standard_normal((config.draws, len(self.order))) @ self.root.T
         start = self.empty + self.PROPOSAL_NOISE * self.scale * generator.standard_normal((config.draws, 1))
@@ -336,28 +338,30 @@ class LinearEffects:
         return frozenset(self.order[chosen].tolist())
 
 
-def log_odds_range(original: float, margin: float) -> tuple[float, float]:
+def log_odds_bounds(original: float | Sequence[float] | Values, margin: float) -> tuple[Values, Values]:
     """Return the log-odds between which the prediction is the same and KL(original || changed) <= margin.
 
-    Exact for two classes; with more it takes the other classes' shares as unchanged.
+    Exact for two classes, by bisection; with more it takes the other classes' shares as unchanged.
+
+    >>> [round(float(bound), 2) for bound in log_odds_bounds(3.5, 0.1)]
+    [1.59, 7.91]
     """
-    probability = 1 / (1 + math.exp(-original))
+    start = np.asarray(original, dtype=np.float64)
+    sure, unsure = _log_sigmoid(start), _log_sigmoid(-start)
+    probability = np.exp(sure)
 
-    def divergence(log_odds: float) -> float:
-        gain = _log_sigmoid(original) - _log_sigmoid(log_odds)
-        loss = _log_sigmoid(-original) - _log_sigmoid(-log_odds)
-        return probability * gain + (1 - probability) * loss
-
-    def edge(outside: float) -> float:
-        inside = original
-        for _ in range(40):
-            middle = (inside + outside) / 2
-            inside, outside = (middle, outside) if divergence(middle) <= margin else (inside, middle)
+    def bound(farthest: float) -> Values:
+        inside, outside = start, np.asarray(start + farthest)
+        for _ in range(BISECTIONS):
+            middle = np.asarray((inside + outside) / 2)
+            gain, loss = sure - _log_sigmoid(middle), unsure - _log_sigmoid(-middle)
+            breaks = probability * gain + (1 - probability) * loss > margin
+            inside, outside = np.where(breaks, inside, middle), np.where(breaks, middle, outside)
         return inside
 
-    low = edge(original - 60.0)
-    return (max(low, 0.0) if original > 0 else low), edge(original + 60.0)
+    low = bound(-FARTHEST)
+    return np.where(start > 0, np.maximum(low, 0.0), low), bound(FARTHEST)
 
 
-def _log_sigmoid(value: float) -> float:
-    return -math.log1p(math.exp(-abs(value))) + min(value, 0.0)
+def _log_sigmoid(value: Any) -> Values:
+    return np.asarray(np.minimum(value, 0.0) - np.log1p(np.exp(-np.abs(value))))

@@ -14,8 +14,9 @@ from torch.distributions import Distribution
 from diffmask.core.baseline_states import Baseline, baseline_state, site_statistics
 from diffmask.core.batch import Attribution, Batch, iter_by_length, map_by_length
 from diffmask.core.capabilities import ErasesUnits, prepare_resume
+from diffmask.core.coarse_answers import coarse_outcome, coarsen
 from diffmask.core.config import parse
-from diffmask.core.distributions import coarse_outcome, coarsen, flat_logits, log_odds_gradient, predicted_outcome
+from diffmask.core.distributions import flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.task import Task
 from diffmask.core.training import generator, infinite_minibatches, seeded, split_held_out

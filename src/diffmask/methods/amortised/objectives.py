@@ -17,15 +17,9 @@ from torch.distributions import Distribution
 from torch.nn.functional import smooth_l1_loss
 
 from diffmask.core.batch import Batch
+from diffmask.core.coarse_answers import coarsen
 from diffmask.core.config import digest_of
-from diffmask.core.distributions import (
-    coarsen,
-    divergence,
-    flat_logits,
-    from_logits,
-    log_odds_gradient,
-    predicted_outcome,
-)
+from diffmask.core.distributions import divergence, flat_logits, from_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.hooks import erase_states
 from diffmask.core.store import Artefact, Store
@@ -92,7 +86,7 @@ def masked_logits(
 ) -> Float[Tensor, "row copy feature"]:
     """Return the model's logits for every masked copy, from one forward pass that starts at the masked site.
 
-    Answers with very many classes are coarsened: see `diffmask.core.distributions.coarsen`.
+    Answers with very many classes are coarsened: see `diffmask.core.coarse_answers.coarsen`.
     """
     copies = kept.shape[1]
     erased = (trace.rows.maskable[:, None] & ~kept).flatten(0, 1)

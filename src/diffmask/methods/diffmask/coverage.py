@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributions import Distribution
-from torch.nn.functional import logsigmoid
 
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, divergence, flatten_features, log_odds, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.progress import progress_bar
 from diffmask.core.verification.conformal import calibrate_price, fit_risk, predicted_risk
+from diffmask.core.verification.search import log_odds_bounds
 
 if TYPE_CHECKING:
     from diffmask.methods.diffmask.surrogate import SurrogateMaskExplainer
@@ -26,7 +26,6 @@ FACTORS = (0.0, *(2.0**power for power in (-10, -8, -6, -5, -4, -3, -2, -1, 0, 1
 """Multiples of the fitted thresholds that a text may have; zero keeps every token."""
 FEATURES = 3
 MAX_LOG_ODDS = 20.0
-BISECTIONS = 30
 
 
 @dataclass(frozen=True)
@@ -70,37 +69,10 @@ def risk_features(
     """
     lead = _lead(trace.answer)
     predicted = lead[:, None] - (erased.to(contribution) @ contribution[..., None]).squeeze(-1)
-    low, high = log_odds_bounds(lead, margin)
+    low, high = (torch.from_numpy(bound).to(lead) for bound in log_odds_bounds(lead.cpu().numpy(), margin))
     tolerance = (lead - low).clamp(min=1e-3).log()[:, None].expand_as(predicted)
     slack = [(predicted - low[:, None]).clamp(-3, 3), (high[:, None] - predicted).clamp(-1, 3)]
     return torch.stack([tolerance, *slack], dim=-1)
-
-
-def log_odds_bounds(lead: Float[Tensor, " row"], margin: float) -> tuple[Float[Tensor, " row"], Float[Tensor, " row"]]:
-    """Return the log-odds between which the prediction is the same and KL(original || changed) <= margin.
-
-    Exact for two classes, by bisection.
-
-    >>> [round(float(bound), 2) for bound in log_odds_bounds(torch.tensor([3.5]), 0.1)]
-    [1.59, 7.91]
-    """
-    probability = lead.sigmoid()
-
-    def breaks(changed: Tensor) -> Tensor:
-        gain = logsigmoid(lead) - logsigmoid(changed)
-        loss = logsigmoid(-lead) - logsigmoid(-changed)
-        return probability * gain + (1 - probability) * loss > margin
-
-    def bound(outside: Tensor) -> Tensor:
-        inside = lead
-        for _ in range(BISECTIONS):
-            middle = (inside + outside) / 2
-            wrong = breaks(middle)
-            inside, outside = torch.where(wrong, inside, middle), torch.where(wrong, middle, outside)
-        return inside
-
-    low = bound(lead - 3 * MAX_LOG_ODDS)
-    return torch.where(lead > 0, low.clamp(min=0), low), bound(lead + 3 * MAX_LOG_ODDS)
 
 
 @torch.no_grad()

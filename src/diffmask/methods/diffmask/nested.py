@@ -16,7 +16,8 @@ from torch.nn.functional import gelu, softplus
 
 from diffmask.core.baseline_states import SiteStatistics, site_statistics
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.distributions import coarse_outcome, divergence, flat_logits, log_odds_gradient, predicted_outcome
+from diffmask.core.coarse_answers import coarse_outcome
+from diffmask.core.distributions import divergence, flat_logits, log_odds_gradient, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces, pool_states
 from diffmask.core.progress import progress_bar, stop_at_interrupt
 from diffmask.core.task import Task

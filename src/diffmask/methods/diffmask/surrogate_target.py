@@ -16,9 +16,9 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from diffmask.core.answers import SpanAnswer
+from diffmask.core.coarse_answers import coarse_outcome
 from diffmask.core.distributions import (
     FlatLogits,
-    coarse_outcome,
     divergence,
     flat_logits,
     from_logits,
