@@ -64,7 +64,7 @@ class DiffMask(SiteMaskMethod):
     revision: ClassVar[int] = 2
     writes_checkpoints: ClassVar[bool] = True
 
-    learning_rate: float = 3e-3
+    learning_rate: float = 4e-3
     """Learning rate of Adam."""
     steps: int = 800
     """Minibatches of training rows."""
