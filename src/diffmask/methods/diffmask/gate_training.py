@@ -1,6 +1,7 @@
 """Training of DiffMask's gates: their schedule, the loop over minibatches, its history and its checkpoints."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
@@ -141,11 +142,13 @@ class GateTrainer:
         trace = ForwardTrace.of(self.task, batch)
         self.optimizer.zero_grad()
         for site in self._draw_sites():
-            gates = self._gates(trace, site)
-            masked = self.explainer.predict_masked(trace, site, gates.sample(self.source))
+            votes = self.explainer.all_votes(trace, site)
+            masked = self.explainer.predict_masked(trace, site, self._gates(votes).sample(self.source))
             caused = divergence(trace.answer, masked).mean()
-            counted = gates if self.method.mask == "states" else self._gates(trace, site, detach_earlier=True)
-            kept = self._sparsity(counted, batch.maskable)
+            # The sparsity term of a site closes only its own vote, while the divergence may open every vote. Otherwise
+            # early votes close for the sake of later sites and violate their own margin.
+            earlier = [replace(vote, logits=vote.logits.detach()) for vote in votes[:-1]]
+            kept = self._sparsity(self._gates([*earlier, votes[-1]]), batch.maskable)
             weight = self.multipliers[site].update(caused.item(), progress)
             ((kept + weight * caused) / (1 + weight)).backward()
             self._note(site, kept.item(), caused.item())
@@ -163,13 +166,9 @@ class GateTrainer:
             next(self.batches)
         return done
 
-    def _gates(self, trace: ForwardTrace, site: str, *, detach_earlier: bool = False) -> HardConcrete:
-        """Return the gates to sample or, with `detach_earlier`, those in the sparsity term.
-
-        The sparsity term of a site closes only its own vote, while the divergence may open every vote. Otherwise early
-        votes close for the sake of later sites and violate their own margin.
-        """
-        gates = self.explainer.gates(trace, site, detach_earlier=detach_earlier)
+    def _gates(self, votes: Sequence[HardConcrete]) -> HardConcrete:
+        """Combine the votes of several probes into gates that open with at least the smallest probability."""
+        gates = self.explainer.rule.combine(votes)
         smallest = self.method.schedule.min_keep_probability
         return gates.at_least(smallest) if smallest else gates
 

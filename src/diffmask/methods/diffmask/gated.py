@@ -7,7 +7,7 @@ samples of the gates and through the frozen model. Afterwards one shift per site
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal, cast
 
@@ -212,12 +212,13 @@ class GatedMaskExplainer(MaskExplainer):
         states = [trace.states[name] for name in self.sites_read[site]]
         return HardConcrete(self.probe(site)(torch.cat(states, dim=-1)), self.temperature)
 
-    def gates(self, trace: ForwardTrace, site: str, *, detach_earlier: bool = False) -> HardConcrete:
-        """Return the gates of the mask of `site`. With `detach_earlier`, only its own vote gets a gradient."""
-        *earlier, last = (self.votes(trace, voter) for voter in self.voting_sites(site))
-        if detach_earlier:
-            earlier = [replace(vote, logits=vote.logits.detach()) for vote in earlier]
-        return self.rule.combine([*earlier, last])
+    def all_votes(self, trace: ForwardTrace, site: str) -> list[HardConcrete]:
+        """Return the gates that each probe which decides on the mask of `site` predicts, its own last."""
+        return [self.votes(trace, voter) for voter in self.voting_sites(site)]
+
+    def gates(self, trace: ForwardTrace, site: str) -> HardConcrete:
+        """Return the gates of the mask of `site`."""
+        return self.rule.combine(self.all_votes(trace, site))
 
     def expected_mask(self, trace: ForwardTrace, site: str) -> Float[Tensor, "row token"]:
         """Return the mean of each gate, which is not P(z > 0): an open gate may be half open."""
