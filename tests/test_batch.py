@@ -142,7 +142,9 @@ def test_inputs_with_several_numbers_per_token_are_padded_and_zero_is_the_defaul
 
 
 def test_a_row_needs_one_token_and_not_all() -> None:
-    require_tokens(batch_of([[1, 2, 3], [1]]))
+    batch = batch_of([[1, 2, 3], [1]])
+    require_tokens(batch)  # no error
+    assert batch.maskable.any(dim=1).all() and not batch.maskable.all()
 
 
 def test_an_attribution_counts_joins_and_names_the_rows_that_are_not_finite() -> None:

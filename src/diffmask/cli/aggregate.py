@@ -59,17 +59,16 @@ def aggregate(
 
 def _scored_texts(rows: Iterator[Mapping[str, Any]], path: Path) -> "Iterator[ScoredText]":
     from diffmask.errors import InputError
-    from diffmask.results.aggregation import ScoredText
+    from diffmask.results.aggregation import ScoredText, divide_by_largest
 
     for number, row in enumerate(rows):
         if not {"words", "scores", "prediction"} <= set(row):
             raise InputError(f"{path}, row {number}: not a table of scores; write one with `diffmask explain --data`")
-        top = max(map(abs, row["scores"]), default=0.0) or 1.0
         layers = row.get("by_layer")
         yield ScoredText(
             group=row.get("target") or row["prediction"],
             words=row["words"],
-            scores=row["scores"] if layers else [score / top for score in row["scores"]],
+            scores=row["scores"] if layers else divide_by_largest(row["scores"]),
             kept=row.get("enough"),
             dropped_at=_dropped(layers) if layers else None,
         )

@@ -28,7 +28,7 @@ from diffmask.report.run_files import (
     read_run,
     refusing_damage,
 )
-from diffmask.results.aggregation import Aggregate, ScoredText, aggregate
+from diffmask.results.aggregation import Aggregate, ScoredText, aggregate, divide_by_largest
 from diffmask.results.benchmark_result import BenchmarkResult, Comparison, Curve, MetricInfo, load_results
 from diffmask.results.formatting import format_count, format_duration, format_interval, format_number
 from diffmask.results.records import write_text
@@ -150,18 +150,12 @@ def render_page(results: Sequence[BenchmarkResult], run: RunFiles | None = None)
 def words_per_class(board: BenchmarkResult, method: str) -> Aggregate | None:
     """Aggregate the words of the texts by predicted class; None if no word occurs in two texts of a class."""
     texts = [
-        ScoredText(group=text.prediction, words=text.words, scores=_over_largest(text.scores[method]))
+        ScoredText(group=text.prediction, words=text.words, scores=divide_by_largest(text.scores[method]))
         for text in board.texts
         if text.scores.get(method)
     ]
     found = aggregate(texts) if texts else None
     return found if found is not None and found.rows else None
-
-
-def _over_largest(scores: Sequence[float]) -> list[float]:
-    """Divide scores by the largest absolute one, as pictures do, so that texts can be compared."""
-    largest = max(map(abs, scores), default=0.0) or 1.0
-    return [score / largest for score in scores]
 
 
 def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:

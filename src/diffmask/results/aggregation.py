@@ -40,6 +40,16 @@ class ScoredText:
     """First layer that no longer needs each word; None for a word that the last layer needs."""
 
 
+def divide_by_largest(scores: Sequence[float]) -> list[float]:
+    """Divide the scores of one text by the largest absolute one, as pictures do, so that texts can be compared.
+
+    >>> divide_by_largest([1.0, -4.0]), divide_by_largest([0.0])
+    ([0.25, -1.0], [0.0])
+    """
+    largest = max(map(abs, scores), default=0.0) or 1.0
+    return [score / largest for score in scores]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AggregateRow:
     """Mean score of one key in one group."""

@@ -17,6 +17,17 @@ class RankingMetrics:
     """Share of impressions whose highest score is a clicked candidate."""
     impressions: int
 
+    def __str__(self) -> str:
+        """Describe the metrics in one line.
+
+        >>> print(RankingMetrics(0.9, 0.877, 0.909, 0.909, 0.775, 40))
+        AUC 0.900, MRR 0.877, nDCG@5 0.909, nDCG@10 0.909, accuracy 0.775 (40 impressions)
+        """
+        return (
+            f"AUC {self.auc:.3f}, MRR {self.mrr:.3f}, nDCG@5 {self.ndcg5:.3f}, nDCG@10 {self.ndcg10:.3f}, "
+            f"accuracy {self.accuracy:.3f} ({self.impressions} impressions)"
+        )
+
 
 def ranking_metrics(scores: Sequence[Sequence[float]], clicks: Sequence[Sequence[bool]]) -> RankingMetrics:
     """Average the metrics over impressions; those where all or no candidates are clicked are left out."""

@@ -131,7 +131,7 @@ class TrainedNewsRecommenderConfig(TaskConfig):
         if not isinstance(task, NewsRecommender):
             raise TaskError(f"{type(task).__name__} is not a recommender; build it with this config")
         NRMSTraining(**self._choices(NRMSTraining)).train(task, seed, self.checkpoints)
-        logger.info("test impressions: %s", evaluate(task, task.impressions["test"]))
+        logger.info("on the test split: %s", evaluate(task, task.impressions["test"]))
 
     def _choices(self, kind: Any) -> dict[str, Any]:
         known = {field.name for field in fields(self)}
