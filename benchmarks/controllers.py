@@ -87,7 +87,7 @@ RULES: dict[str, type[Multiplier]] = {
 
 def measure(rule: type[Multiplier], seed: int, loaded: Task) -> tuple[float, float]:
     """KL to the truth and divergence under hard masks, at the hidden state."""
-    with patch("diffmask.methods.diffmask.gated.Multiplier", rule), warnings.catch_warnings():
+    with patch("diffmask.methods.diffmask.gate_training.Multiplier", rule), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         explainer = METHOD.fit(loaded, seed)
     batch = loaded.data["test"]

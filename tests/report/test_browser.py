@@ -178,6 +178,7 @@ def test_numbers_and_tables_are_there_for_those_who_do_not_see_colours(visit: Vi
     assert page.locator(".word").first.evaluate("word => getComputedStyle(word, '::after').content") != "none"
     page.locator(".text details summary").first.click()
     rows = page.locator(".text details tbody tr")
+    rows.first.wait_for()  # the table is made when the browser tells that it was opened
     assert rows.count() == len(board.texts[0].words)
     assert rows.first.locator("td").count() == len(board.methods)
 
