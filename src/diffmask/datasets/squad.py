@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from diffmask.datasets.babi import Question, read_questions
 from diffmask.datasets.eraser import RationaleExample
@@ -103,10 +103,10 @@ def _located(texts: list[str], passage: str, starts: Sequence[int | None] | None
     return Answers(tuple(texts), tuple(starts))
 
 
-def read_squad(path: Path) -> Iterator[QuestionExample]:
+def read_squad(path: str | Path) -> Iterator[QuestionExample]:
     """Yield the questions of a file in SQuAD's JSON, version 1.1 or 2.0; `.gz` is decompressed."""
     try:
-        content = json.loads("".join(read_lines(path)))
+        content = json.loads("".join(read_lines(Path(path))))
         paragraphs = [paragraph for article in content["data"] for paragraph in article["paragraphs"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not SQuAD's JSON (data, paragraphs, qas): {error!r}") from None
@@ -119,7 +119,7 @@ def read_squad(path: Path) -> Iterator[QuestionExample]:
                 raise InputError(f"{path}, question '{question.get('id')}': {error}") from None
 
 
-def is_squad_file(source: object) -> bool:
+def is_squad_file(source: object) -> TypeGuard[str | Path]:
     """Return whether a source is the path of a JSON file, which is then in SQuAD's format."""
     return isinstance(source, str | Path) and str(source).removesuffix(".gz").endswith(".json")
 

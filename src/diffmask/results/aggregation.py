@@ -8,6 +8,7 @@ import io
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from diffmask.errors import ExtraError, InputError, nearest
 from diffmask.results.formatting import format_number, harmless_cells
 from diffmask.results.intervals import t_interval
 from diffmask.results.records import write_text
+from diffmask.results.word_tags import TAGS, WordTagger
 
 By = str | Callable[[str], str]
 """Key of an aggregate: `word` in lower case, `position` (fifth of the text), `layer` that drops the word,
-`part-of-speech` (by NLTK's tagger for English), or a function from a word to a key."""
-KEYS = ("word", "position", "layer", "part-of-speech")
+`part-of-speech` or `entity-type` (by a spaCy pipeline), or a function from a word to a key."""
+KEYS = ("word", "position", "layer", "part-of-speech", "entity-type")
+WordKeys = Callable[[Sequence[str]], list[str]]
+"""Function from the words of a text to the key of each."""
 ORDERED = ("layer", "position")
 """Keys that have an order of their own."""
 POSITIONS = ("first fifth", "second fifth", "third fifth", "fourth fifth", "last fifth")
@@ -176,15 +180,22 @@ def _errors(rows: Sequence[AggregateRow]) -> list[list[float]]:
     return [low, high]
 
 
-def aggregate(explanations: Iterable[Any], by: By = "word", *, min_texts: int = 2) -> Aggregate:
-    """Aggregate explanations by class: by word, position, layer, part of speech, or the keys of a function.
+def aggregate(
+    explanations: Iterable[Any], by: By = "word", *, min_texts: int = 2, pipeline: str | None = None
+) -> Aggregate:
+    """Aggregate explanations by class: by word, position, layer, part of speech, entity type, or a function's keys.
 
     Args:
         explanations: Explanations of texts, or `ScoredText`s. Scores of a method without layers are divided by the
             largest score of their text, as in pictures.
         by: Key of a row. With "layer", the mean is the share of a text's words that the layer is the first not to need.
         min_texts: Least number of texts in which a key occurs; an interval needs two.
+        pipeline: Name of an installed spaCy pipeline for "part-of-speech" and "entity-type", such as
+            "de_core_news_sm"; by default the English one.
     """
+    if isinstance(by, str) and by not in KEYS:
+        raise InputError(f"by='{by}': {nearest(by, KEYS)}, or give a function from a word")
+    keys = WordTagger(by, pipeline) if isinstance(by, str) and by in TAGS else partial(_keys, by=by)
     texts = [item if isinstance(item, ScoredText) else item.scored_text() for item in explanations]
     if not texts:
         raise InputError("there are no explanations to aggregate")
@@ -194,7 +205,9 @@ def aggregate(explanations: Iterable[Any], by: By = "word", *, min_texts: int = 
     largest = max([1.0, *(abs(score) for text in texts for score in text.scores)])
     lowest, highest = (0.0, 1.0) if by == "layer" else (-largest, largest)
     rows = [
-        _bounded(row, lowest, highest) for group, members in sorted(groups.items()) for row in _rows(group, members, by)
+        _bounded(row, lowest, highest)
+        for group, members in sorted(groups.items())
+        for row in _rows(group, members, by, keys)
     ]
     enough = [row for row in rows if row.texts >= min_texts]
     ranked = enough if by in ORDERED else sorted(enough, key=lambda row: (-row.evidence, -row.mean))
@@ -209,20 +222,20 @@ def _bounded(row: AggregateRow, lowest: float, highest: float) -> AggregateRow:
     return replace(row, low=max(row.low, lowest), high=min(row.high, highest))
 
 
-def _rows(group: str, texts: Sequence[ScoredText], by: By) -> list[AggregateRow]:
+def _rows(group: str, texts: Sequence[ScoredText], by: By, keys: WordKeys) -> list[AggregateRow]:
     if by == "layer":
         return _layer_rows(group, texts)
     values: dict[str, list[list[float]]] = defaultdict(list)
     kept: dict[str, list[bool]] = defaultdict(list)
     for text in texts:
         inside: dict[str, list[float]] = defaultdict(list)
-        for index, (key, score) in enumerate(zip(_keys(text.words, by), text.scores, strict=True)):
+        for index, (key, score) in enumerate(zip(keys(text.words), text.scores, strict=True)):
             inside[key].append(score)
             kept[key] += [] if text.kept is None else [text.kept[index]]
         for key, scores in inside.items():
             values[key].append(scores)
-    keys = [key for key in POSITIONS if key in values] if by == "position" else values
-    return [_row(group, key, values[key], kept[key]) for key in keys]
+    found = [key for key in POSITIONS if key in values] if by == "position" else values
+    return [_row(group, key, values[key], kept[key]) for key in found]
 
 
 def _keys(words: Sequence[str], by: By) -> list[str]:
@@ -231,44 +244,7 @@ def _keys(words: Sequence[str], by: By) -> list[str]:
         return [by(word) for word in words]
     if by == "word":
         return [word.casefold() for word in words]
-    if by == "position":
-        return [POSITIONS[index * len(POSITIONS) // len(words)] for index in range(len(words))]
-    if by == "part-of-speech":
-        return parts_of_speech(words)
-    raise InputError(f"by='{by}': {nearest(by, KEYS)}, or give a function from a word")
-
-
-PARTS_OF_SPEECH = {
-    "J": "adjective", "N": "noun", "V": "verb", "RB": "adverb", "WRB": "adverb", "RP": "particle", "TO": "particle",
-    "PRP": "pronoun", "WP": "pronoun", "EX": "pronoun", "DT": "determiner", "PDT": "determiner", "WDT": "determiner",
-    "IN": "preposition", "CC": "conjunction", "MD": "verb", "CD": "number", "UH": "interjection", "FW": "foreign word",
-    "POS": "particle",
-}  # fmt: skip
-"""Part of speech by the tag of the Penn Treebank, or by its first letters."""
-
-
-def parts_of_speech(words: Sequence[str]) -> list[str]:
-    """Return the part of speech of each word of an English text, by NLTK's averaged perceptron."""
-    try:
-        from nltk.tag import pos_tag
-
-        tags = [tag for _, tag in pos_tag(list(words))]
-    except (ImportError, LookupError):  # NLTK raises LookupError for data that is not downloaded
-        raise ExtraError(
-            "parts of speech need NLTK and its tagger: pip install 'diffmask[study]'; python -m nltk.downloader "
-            "averaged_perceptron_tagger_eng; or give by= a function from a word"
-        ) from None
-    return [_part_of_speech(tag) for tag in tags]
-
-
-def _part_of_speech(tag: str) -> str:
-    """Return the name of a tag of the Penn Treebank.
-
-    >>> [_part_of_speech(tag) for tag in ("NNS", "JJR", "VBD", "WP$", ",")]
-    ['noun', 'adjective', 'verb', 'pronoun', 'punctuation']
-    """
-    prefixes = (tag[:length] for length in range(min(len(tag), 3), 0, -1))
-    return next((PARTS_OF_SPEECH[prefix] for prefix in prefixes if prefix in PARTS_OF_SPEECH), "punctuation")
+    return [POSITIONS[index * len(POSITIONS) // len(words)] for index in range(len(words))]
 
 
 def _row(group: str, key: str, values: Sequence[Sequence[float]], kept: Sequence[bool]) -> AggregateRow:

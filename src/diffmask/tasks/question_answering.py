@@ -121,7 +121,7 @@ class QuestionAnswering(TextTask):
     def read(self, source: Source) -> Iterable[Example]:
         """Yield the questions of a file in SQuAD's JSON, of a table or of rows."""
         if is_squad_file(source):
-            return read_squad(source)  # type: ignore[arg-type]  # a path, as was asked
+            return read_squad(source)
         return (self.to_example(row) for row in read_examples(source, self.text_encoder.config))
 
     def to_example(self, given: Any) -> Example:
