@@ -54,7 +54,7 @@ def train(arguments: argparse.Namespace, rows: list[Any], names: tuple[str, ...]
         return arguments.keep, None
     tuning = FineTuning(epochs=arguments.epochs, batch_size=16, learning_rate=1e-4)
     source = FineTuningSource(arguments.model, tuning)
-    model = source.init_labelled(dm.TokenClassification.auto_class, names, 0)
+    model = source.init_labelled(dm.TokenClassification.spec.auto_class, names, 0)
     task = dm.TokenClassification(
         model, source.load_tokenizer(), train=rows, encoding=dm.TokenEncodingConfig(unit="sentence", max_tokens=96)
     )

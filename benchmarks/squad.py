@@ -31,7 +31,7 @@ from diffmask.methods.diffmask.calibration import calibrate, calibration_split
 from diffmask.methods.diffmask.surrogate_target import DivergenceCosts
 from diffmask.metrics.evidence import top_sentence_probability
 from diffmask.results.intervals import t_interval
-from diffmask.tasks.question_answering import ANSWERABLE, QUESTION, QuestionAnswering
+from diffmask.tasks.question_answering import ANSWERABLE, QUESTION, QuestionAnswering, answer_text, predicted_spans
 from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE
 from diffmask.tasks.text.text_configs import QuestionAnsweringConfig
 
@@ -108,9 +108,9 @@ def answer_tokens(trace: ForwardTrace) -> Tensor:
 def f1_of(task: QuestionAnswering, batch: Batch, answer: Any) -> float:
     """Return the mean F1 of given answers."""
     scores = []
-    for number, span in zip(batch.inputs[QUESTION].tolist(), task.spans(answer)[0].tolist(), strict=True):
+    for number, span in zip(batch.inputs[QUESTION].tolist(), predicted_spans(answer)[0].tolist(), strict=True):
         example, encoding = task.questions.rows[number]
-        scores.append(answer_f1(task.answer_text(example, encoding, span), example.label.texts))
+        scores.append(answer_f1(answer_text(example, encoding, span), example.label.texts))
     return sum(scores) / len(scores)
 
 

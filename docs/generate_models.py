@@ -87,7 +87,7 @@ def head_cell(kind: str, task_class: Any, rows: Any, **options: Any) -> str:
     from support.tiny_models import tiny_model, word_pieces
 
     try:
-        model = tiny_model(kind, 2, head=getattr(transformers, task_class.auto_class))
+        model = tiny_model(kind, 2, head=getattr(transformers, task_class.spec.auto_class))
     except ValueError:  # transformers knows no such head of the family
         return "–"
     try:

@@ -40,7 +40,14 @@ def language_model() -> None:
 
 def recommender() -> None:
     save_nrms(*trained(), "nrms")
-    titles = ["Stocks fall", "Fed raises rates", "Cup final tonight", "Rain in the north", "A new phone", "Five recipes"]
+    titles = [
+        "Stocks fall",
+        "Fed raises rates",
+        "Cup final tonight",
+        "Rain in the north",
+        "A new phone",
+        "Five recipes",
+    ]
     for split, rows in (("train", 60), ("dev", 30)):
         folder = Path(f"MINDsmall_{split}")
         folder.mkdir()

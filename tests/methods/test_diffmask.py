@@ -74,7 +74,7 @@ def test_hard_masks_satisfy_the_margin_at_every_site(counter: CountingTask, expl
 def test_a_good_fit_has_no_problems(explainer: MaskExplainer) -> None:
     assert all(not site["problems"] for site in explainer.diagnostics.values())
     # The baseline is the mean of training rows and not learned, so it is nearly the mean of held-out rows.
-    assert all(site["baseline_distance"] < 0.2 for site in explainer.diagnostics.values())
+    assert all(site["baseline"]["distance"] < 0.2 for site in explainer.diagnostics.values())
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ METRICS = (
 FIT = {
     layer: {
         "margin": 0.1, "hard_divergence": 0.04 + 0.013 * index, "hard_agreement": 0.99 - 0.004 * index,
-        "open_share": 0.62 - 0.08 * index, "multiplier": 11.0 + index, "multiplier_at_bound": False,
+        "open_share": 0.62 - 0.08 * index, "multiplier": {"value": 11.0 + index, "at_bound": False, "swing": 0.2},
         "problems": {"margin": "masks change the answer by 0.118 nats, the margin is 0.1"} if index == 6 else {},
     }
     for index, layer in enumerate(("embedding", "block0", "block1", "block2", "block3", "block4", "output"))

@@ -21,7 +21,7 @@ from diffmask.core.distributions import divergence, logits, predicted_outcome
 from diffmask.datasets.squad import answer_f1, exact_match, question_example, read_squad, to_answers
 from diffmask.errors import InputError
 from diffmask.methods.gradients import Gradient
-from diffmask.tasks.question_answering import QuestionAnswering, QuestionEncodingConfig
+from diffmask.tasks.question_answering import QuestionAnswering, QuestionEncodingConfig, predicted_spans
 from support.tiny_models import save_encoder, tiny_model, word_pieces
 
 PASSAGE = "the film is great . it was very good fun"
@@ -153,7 +153,7 @@ def test_a_long_passage_becomes_rows_whose_best_span_is_the_answer() -> None:
     assert len(encoded.encodings) > 2 and encoded.batch.tokens.shape[1] == 20
     answer = task.predict(encoded.batch)
     best = task.prediction(answer, task.texts["train"][0], encoded.encodings)
-    assert best.probability == pytest.approx(float(task.spans(answer)[1].max()))
+    assert best.probability == pytest.approx(float(predicted_spans(answer)[1].max()))
     found = Gradient().fit(task)(question="is it good ?", context=long)
     picture = "".join(piece for piece, _ in found.heatmap().sentence)
     assert f"«{best.label}»" in picture, "the answer is marked in the picture"

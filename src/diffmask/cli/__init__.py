@@ -24,19 +24,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("train")(train.train)
-app.command("fit")(fit.fit)
-app.command("explain")(explain.explain)
-app.command("aggregate")(aggregate.aggregate)
-app.command("needs")(needs.needs)
-app.command("benchmark")(benchmark.benchmark)
-app.command("compare")(compare.compare)
-app.command("run")(run.run)
-app.command("roar")(roar.roar)
-app.command("analyse")(roar.analyse)
-app.command("report")(report.report)
-app.command("list")(report.listing)
+app.command("demo")(demo.demo_command)
+app.command("train")(train.train_command)
+app.command("fit")(fit.fit_command)
+app.command("explain")(explain.explain_command)
+app.command("aggregate")(aggregate.aggregate_command)
+app.command("needs")(needs.needs_command)
+app.command("benchmark")(benchmark.benchmark_command)
+app.command("compare")(compare.compare_command)
+app.command("run")(run.run_command)
+app.command("roar")(roar.roar_command)
+app.command("analyse")(roar.analyse_command)
+app.command("report")(report.report_command)
+app.command("list")(report.list_command)
 
 for _command in app.registered_commands:
     # The terminal wraps the lines of a paragraph, not the source code.

@@ -23,7 +23,7 @@ class By(StrEnum):
     ENTITY_TYPE = "entity-type"
 
 
-def aggregate(
+def aggregate_command(
     scores: Annotated[Path, typer.Argument(help="Table that `diffmask explain --data` wrote: .parquet or .jsonl.")],
     by: Annotated[
         By,
@@ -49,14 +49,14 @@ def aggregate(
     """
     from diffmask.datasets.tables import read_table
     from diffmask.errors import InputError, nearest
-    from diffmask.results.aggregation import aggregate as aggregate_texts
+    from diffmask.results.aggregation import aggregate
 
     suffixes = (".csv", ".png", ".pdf", ".svg")
     if out is not None and out.suffix not in suffixes:
         raise InputError(f"--out {out}: {nearest(out.suffix, suffixes)}")
     if out is not None and out.exists() and not force:
         raise InputError(f"{out} exists already; give another --out, or --force to replace it")
-    found = aggregate_texts(_scored_texts(read_table(scores), scores), by.value, min_texts=min_texts, pipeline=pipeline)
+    found = aggregate(_scored_texts(read_table(scores), scores), by.value, min_texts=min_texts, pipeline=pipeline)
     found.show(top)
     if out is not None and out.suffix == ".csv":
         found.to_csv(out)

@@ -35,7 +35,7 @@ Overrides = Annotated[
 ]
 
 
-def benchmark(
+def benchmark_command(
     model: options.Model,
     data: options.Data,
     methods: Methods = DEFAULT_METHODS,

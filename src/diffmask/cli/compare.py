@@ -8,7 +8,7 @@ import typer
 from diffmask.cli.options import Data, Force, Seed, configure_logging, overrides, require_folder
 
 
-def compare(
+def compare_command(
     model: Annotated[list[str], typer.Option(help="Folder of a model; give it twice.")],
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for comparison.html and comparison.json.")],

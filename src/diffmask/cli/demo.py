@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def demo(
+def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for the classifier, the explainer and the report.")] = Path(
         "runs/demo"
     ),

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from diffmask.core.task import Task
     from diffmask.datasets.tables import Columns
 
-DEFAULT_OUT = Path("scores.parquet")
+DEFAULT_OUT, DEFAULT_FOLDER = Path("scores.parquet"), Path("words")
 
 
+ExplainerPath = Annotated[
+    str, typer.Argument(help="Folder that `diffmask fit` wrote, its hub id, or the folder of a model.")
+]
 Texts = Annotated[list[str] | None, typer.Option("--text", help="Text to explain; may be given several times.")]
 Table = Annotated[
     Path | None,
@@ -58,12 +61,13 @@ OtherMethods = Annotated[
         "--compare-with", help="mind:FOLDER: method without a fit that explains the same titles; may be repeated."
     ),
 ]
+TableOptions = Annotated[
+    list[str] | None, overrides("Columns and encoding of the table, such as text_column=review, encoding=latin-1.")
+]
 
 
-def explain(
-    explainer: Annotated[
-        str, typer.Argument(help="Folder that `diffmask fit` wrote, its hub id, or the folder of a model.")
-    ],
+def explain_command(
+    explainer: ExplainerPath,
     text: Texts = None,
     question: Annotated[str | None, typer.Option(help="Question to explain, with its --context.")] = None,
     context: Annotated[str | None, typer.Option(help="Passage that the question is about.")] = None,
@@ -83,9 +87,7 @@ def explain(
     device: Device = None,
     quiet: Quiet = False,
     trust_remote_code: TrustRemoteCode = False,
-    choices: Annotated[
-        list[str] | None, overrides("Columns and encoding of the table, such as text_column=review, encoding=latin-1.")
-    ] = None,
+    choices: TableOptions = None,
 ) -> None:
     """Explain texts, questions, or every row of a table; a killed table resumes when it is started again.
 
@@ -108,10 +110,9 @@ def explain(
     asked = {name: value for name, value in {"question": question, "context": context}.items() if value is not None}
     if not text and data is None and not asked:
         raise InputError("nothing to explain; give --text, --question with --context, or --data")
-    impressions = data is not None and str(data).startswith("mind:")
-    out = Path("words") if impressions and out == DEFAULT_OUT else out
-    if data is not None:
-        _require_table(data, out, force, impressions)
+    impressions = str(data).startswith("mind:")
+    out = DEFAULT_FOLDER if impressions and out == DEFAULT_OUT else out
+    _require_data(data, out, force)
     columns = parse_overrides(with_columns(choices, text_column=text_column, pair_column=pair_column))
     _require_columns(None if impressions else data, columns)
     configure_logging(quiet)
@@ -123,12 +124,14 @@ def explain(
         _explain_table(loaded, data, out, columns, verify=verify, force=force, target=target)
 
 
-def _require_table(data: Path, out: Path, force: bool, impressions: bool) -> None:
+def _require_data(data: Path | None, out: Path, force: bool) -> None:
     """Refuse, before any work, a missing table or an output that exists."""
     from diffmask.errors import InputError
     from diffmask.workspace.sharding import require_output
 
-    if impressions:
+    if data is None:
+        return
+    if str(data).startswith("mind:"):
         require_folder(out, ["word_importance.json"], force)
         return
     require_output(out, force)
@@ -207,5 +210,5 @@ def _columns(task: "Task", chosen: Mapping[str, str]) -> "Columns":
     from diffmask.datasets.tables import Columns
     from diffmask.tasks.text.text_task import TextTask
 
-    default = task.encoding_class() if isinstance(task, TextTask) else Columns()
+    default = task.spec.encoding_class() if isinstance(task, TextTask) else Columns()
     return Columns(**{field.name: getattr(default, field.name) for field in fields(Columns)} | dict(chosen))

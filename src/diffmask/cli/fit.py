@@ -39,9 +39,15 @@ Teachers = Annotated[
 Budget = Annotated[
     str | None, typer.Option(help="surrogate-mask, amortised: limit of the fit, such as '1min' or '3000 texts'.")
 ]
+Checkpoints = Annotated[
+    Path | None, typer.Option(help="diffmask: folder for checkpoints; a killed fit resumes from the last one.")
+]
+MethodOptions = Annotated[
+    list[str] | None, overrides("Options of the method or of the task, such as steps=500, max_tokens=128.")
+]
 
 
-def fit(
+def fit_command(
     model: Model,
     data: Data,
     out: Annotated[Path, typer.Option(help="Folder for the explainer.")],
@@ -50,9 +56,7 @@ def fit(
     margin: Margin = None,
     teacher: Teachers = None,
     budget: Budget = None,
-    checkpoints: Annotated[
-        Path | None, typer.Option(help="diffmask: folder for checkpoints; a killed fit resumes from the last one.")
-    ] = None,
+    checkpoints: Checkpoints = None,
     task: TaskName = None,
     text_column: TextColumn = None,
     pair_column: PairColumn = None,
@@ -63,9 +67,7 @@ def fit(
     quiet: Quiet = False,
     verbose: Verbose = False,
     trust_remote_code: TrustRemoteCode = False,
-    choices: Annotated[
-        list[str] | None, overrides("Options of the method or of the task, such as steps=500, max_tokens=128.")
-    ] = None,
+    choices: MethodOptions = None,
 ) -> None:
     """Fit an explainer to a model, check it on held-out texts, and warn if a check fails.
 

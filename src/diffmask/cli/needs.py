@@ -7,26 +7,26 @@ import typer
 
 from diffmask.cli.options import Quiet, configure_logging
 
+Documents = Annotated[
+    Path | None,
+    typer.Option(help="Table with one document per row (.jsonl, .csv, .tsv, .parquet), or a .txt file."),
+]
+Messages = Annotated[
+    Path | None, typer.Option(help="JSON file with chat messages, or messages and tools, instead of documents.")
+]
+Response = Annotated[str | None, typer.Option(help="Response to explain; by default the model's own greedy one.")]
+MethodName = Annotated[str, typer.Option(help="Method that orders the parts; one that needs no fit, such as gradient.")]
 
-def needs(
+
+def needs_command(
     model: Annotated[str, typer.Option(help="Folder or hub id of the language model; 'smollm2' is packaged.")],
-    documents: Annotated[
-        Path | None,
-        typer.Option(help="Table with one document per row (.jsonl, .csv, .tsv, .parquet), or a .txt file."),
-    ] = None,
+    documents: Documents = None,
     question: Annotated[str, typer.Option(help="Question about the documents; it is never erased.")] = "",
-    messages: Annotated[
-        Path | None,
-        typer.Option(help="JSON file with chat messages, or messages and tools, instead of documents."),
-    ] = None,
-    response: Annotated[
-        str | None, typer.Option(help="Response to explain; by default the model's own greedy one.")
-    ] = None,
+    messages: Messages = None,
+    response: Response = None,
     unit: Annotated[str, typer.Option(help="Parts: sentence, document, word or turn.")] = "sentence",
     erasing: Annotated[str, typer.Option(help="How parts are erased: hide, remove or replace.")] = "hide",
-    method: Annotated[
-        str, typer.Option(help="Method that orders the parts; one that needs no fit, such as gradient.")
-    ] = "leave-one-out",
+    method: MethodName = "leave-one-out",
     margin: Annotated[float, typer.Option(min=0, help="Largest divergence, in nats per response token.")] = 0.1,
     passes: Annotated[int, typer.Option(min=1, help="Largest number of masked copies of the prompt to verify.")] = 64,
     text_column: Annotated[str, typer.Option(help="Column of the documents.")] = "text",

@@ -18,7 +18,7 @@ class Kind(StrEnum):
     METRICS = "metrics"
 
 
-def listing(
+def list_command(
     kind: Annotated[Kind | None, typer.Argument(help="Kind to list; without it, all kinds.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -42,7 +42,7 @@ def listing(
             print(f"{entry.name:<{width}}  {entry.summary}")
 
 
-def report(
+def report_command(
     folder: Annotated[Path, typer.Argument(help="Folder that `diffmask run` or `diffmask benchmark` wrote.")],
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:

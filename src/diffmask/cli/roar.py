@@ -50,7 +50,7 @@ class Target(StrEnum):
     PREDICTED = "predicted"
 
 
-def roar(
+def roar_command(
     task: DataSet = "babi-1",
     data: Files = None,
     importance_measure: Annotated[
@@ -110,7 +110,7 @@ MEASURES = "attention,gradient,times-input-gradient,integrated-gradients"
 FINDINGS = "data,synthetic,sparsity,answers,riemann,lengths,leaks"
 
 
-def analyse(
+def analyse_command(
     task: DataSet = "babi-1",
     data: Files = None,
     importance_measures: Annotated[

@@ -9,7 +9,7 @@ import typer
 from diffmask.cli import options
 
 
-def run(
+def run_command(
     experiment: Annotated[
         Path, typer.Argument(help="YAML file with the keys name, seeds, tasks, methods and metrics.")
     ],

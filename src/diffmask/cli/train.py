@@ -23,7 +23,7 @@ from diffmask.cli.options import (
 )
 
 
-def train(
+def train_command(
     out: Annotated[Path, typer.Option(help="Folder for the model, which `transformers` can load.")],
     model: Annotated[
         str, typer.Option(help="Encoder: 'minilm' (packaged), a folder, a hub id; or 'words'.")

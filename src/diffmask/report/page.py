@@ -125,7 +125,7 @@ def render_page(results: Sequence[BenchmarkResult], run: RunFiles | None = None)
     page = environment()
     page.filters |= {"format_number": format_number, "format_duration": format_duration, "format_cell": format_cell}
     page.filters |= {"format_count": format_count, "colour_step": colour_step, "normalise_scores": normalise_scores}
-    page.filters |= {"is_table": is_table, "count_problems": count_problems}
+    page.filters |= {"is_table": is_table, "flat_row": flat_row, "count_problems": count_problems}
     several = len(results) > 1
     text = page.get_template("report.html").render(
         title=run.title if run is not None and len(results) != 1 else results[0].title,
@@ -180,6 +180,20 @@ def is_table(value: Any) -> bool:
     return (
         bool(rows) and all(isinstance(row, Mapping) and row for row in rows) and len({tuple(row) for row in rows}) == 1
     )
+
+
+def flat_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a table with one column per value of a nested mapping, without its problems.
+
+    >>> flat_row({"margin": 0.1, "multiplier": {"value": 3.0}, "problems": {}})
+    {'margin': 0.1, 'multiplier value': 3.0}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if name == "problems":
+            continue
+        flat |= {f"{name} {key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+    return flat
 
 
 def count_problems(diagnostics: Any) -> int:

@@ -11,6 +11,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import average
 from diffmask.datasets.tables import Example
 from diffmask.explanation.verified_set import Prediction
+from diffmask.tasks.text.encoding import TextTaskSpec
 from diffmask.tasks.text.heads import head_of
 from diffmask.tasks.text.text_task import TextTask
 
@@ -33,8 +34,9 @@ class TextClassification(TextTask):
         device: Device to move the model to, such as `cuda`; by default it stays where it is.
     """
 
-    name: ClassVar[str] = "text-classification"
-    auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
+    spec: ClassVar[TextTaskSpec] = TextTaskSpec(
+        name="text-classification", auto_class="AutoModelForSequenceClassification"
+    )
 
     def read_config(self, config: Any) -> None:
         """Set the head: classes, several labels at once, or numbers."""
@@ -79,14 +81,9 @@ class TextClassification(TextTask):
         """Return 1 for each correct row; None for a regression, whose score is not a mean over rows."""
         return self.head.per_example_score(self.head.distribution(self.logits(batch)), batch.target)
 
-    def untrained(self, seed: int) -> Any:
-        """Return the encoder with a new head for the same classes; without an encoder, the classifier's own body."""
-        problem_type = self.model.config.problem_type
-
-        def init() -> Any:
-            return self.source.init_classifier(self.head.names, problem_type, seed)
-
-        return self.source.untrained_copy(self.model, self.tokenizer, init, seed)
+    def init_head(self, seed: int) -> Any:
+        """Return the encoder with a new head for the same classes."""
+        return self.source.init_classifier(self.head.names, self.model.config.problem_type, seed)
 
     def outcomes(self, target: Shaped[Tensor, "row *event"]) -> list[str | None]:
         """Return the names of the outcomes in the model's configuration."""

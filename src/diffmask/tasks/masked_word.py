@@ -14,7 +14,7 @@ from diffmask.core.distributions import logits
 from diffmask.datasets.tables import Example
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.verified_set import Prediction
-from diffmask.tasks.text.encoding import pad_rows
+from diffmask.tasks.text.encoding import TextTaskSpec, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL, correct_classes
 from diffmask.tasks.text.text_task import TextTask
 
@@ -30,11 +30,13 @@ class MaskedWord(TextTask):
     The blank itself may not be masked. The label of a text is the word of its blank, which must be one token.
     """
 
-    name: ClassVar[str] = "fill-mask"
-    auto_class: ClassVar[str] = "AutoModelForMaskedLM"
-    input_fields: ClassVar[tuple[str, ...]] = ("text",)
-    own_inputs: ClassVar[frozenset[str]] = TextTask.own_inputs | {BLANK_INPUT}
-    placeholder: ClassVar[Any] = f"{BLANK} ."
+    spec: ClassVar[TextTaskSpec] = TextTaskSpec(
+        name="fill-mask",
+        auto_class="AutoModelForMaskedLM",
+        input_fields=("text",),
+        placeholder=f"{BLANK} .",
+        hidden_inputs=frozenset({BLANK_INPUT}),
+    )
     answer_tokens_given: ClassVar[bool] = True
 
     def read_config(self, config: Any) -> None:

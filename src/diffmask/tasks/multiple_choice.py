@@ -19,7 +19,7 @@ from diffmask.core.task import Task
 from diffmask.datasets.tables import Example, Source
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.verified_set import Prediction
-from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, pad_rows
+from diffmask.tasks.text.encoding import EncodedBatch, TextEncodingConfig, TextTaskSpec, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL, correct_classes
 from diffmask.tasks.text.text_task import TextTask
 
@@ -56,11 +56,13 @@ class MultipleChoice(TextTask):
     Rows are mappings with a question, choices and an answer, or `((question, choices), answer)`.
     """
 
-    name: ClassVar[str] = "multiple-choice"
-    auto_class: ClassVar[str] = "AutoModelForMultipleChoice"
-    encoding_class: ClassVar[type[TextEncodingConfig]] = ChoiceEncodingConfig
-    input_fields: ClassVar[tuple[str, ...]] = ("question", "choices")
-    placeholder: ClassVar[Any] = {"question": ".", "choices": (".", "?")}
+    spec: ClassVar[TextTaskSpec] = TextTaskSpec(
+        name="multiple-choice",
+        auto_class="AutoModelForMultipleChoice",
+        encoding_class=ChoiceEncodingConfig,
+        input_fields=("question", "choices"),
+        placeholder={"question": ".", "choices": (".", "?")},
+    )
 
     def read_config(self, config: Any) -> None:
         """Set the number of choices that an answer has room for."""
@@ -211,12 +213,6 @@ class MultipleChoice(TextTask):
     def outcomes(self, target: Shaped[Tensor, " row"]) -> list[str | None]:
         """Return the numbers of the choices."""
         return [None if index == NO_LABEL else f"choice {index}" for index in target.tolist()]
-
-    def untrained(self, seed: int) -> Any:
-        """Return the encoder with a new head; without an encoder, the model's own body."""
-        return self.source.untrained_copy(
-            self.model, self.tokenizer, lambda: self.source.init_model(self.auto_class, seed), seed
-        )
 
 
 @dataclass(frozen=True)

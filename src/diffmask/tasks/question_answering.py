@@ -24,7 +24,13 @@ from diffmask.datasets.squad import (
 from diffmask.datasets.tables import Example, Source, read_examples
 from diffmask.errors import InputError
 from diffmask.explanation.verified_set import Prediction
-from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE, TextEncodingConfig, pad_rows, sentence_numbers
+from diffmask.tasks.text.encoding import (
+    SENTENCE,
+    TextEncodingConfig,
+    TextTaskSpec,
+    pad_rows,
+    sentence_numbers,
+)
 from diffmask.tasks.text.heads import NO_LABEL
 from diffmask.tasks.text.text_task import TextTask
 
@@ -96,17 +102,19 @@ class QuestionAnswering(TextTask):
         source: Encoder and hyperparameters from which ROAR retrains the model.
     """
 
-    name: ClassVar[str] = "question-answering"
-    auto_class: ClassVar[str] = "AutoModelForQuestionAnswering"
-    head_options: ClassVar[Mapping[str, Any]] = {"num_labels": 2}
-    encoding_class: ClassVar[type[TextEncodingConfig]] = QuestionEncodingConfig
-    input_fields: ClassVar[tuple[str, ...]] = ("question", "context")
-    own_inputs: ClassVar[frozenset[str]] = frozenset({EVIDENCE, ANSWERABLE, SENTENCE})
-    placeholder: ClassVar[Any] = ("?", ".")
+    spec: ClassVar[TextTaskSpec] = TextTaskSpec(
+        name="question-answering",
+        auto_class="AutoModelForQuestionAnswering",
+        head_options={"num_labels": 2},
+        encoding_class=QuestionEncodingConfig,
+        input_fields=("question", "context"),
+        placeholder=("?", "."),
+        hidden_inputs=frozenset({ANSWERABLE, SENTENCE}),
+    )
     answer_tokens_given: ClassVar[bool] = False
 
     @property
-    def reading(self) -> QuestionEncodingConfig:
+    def _reading(self) -> QuestionEncodingConfig:
         """Columns and tokenization."""
         config = self.text_encoder.config
         return config if isinstance(config, QuestionEncodingConfig) else QuestionEncodingConfig()
@@ -152,7 +160,7 @@ class QuestionAnswering(TextTask):
 
     def _positions(self, encoding: Any) -> list[int]:
         places = [column + 1 if segment == 1 else 0 for column, segment in enumerate(encoding.sequence_ids)]
-        if self.reading.no_answer:
+        if self._reading.no_answer:
             places[self._no_answer_column(encoding)] = 1
         return places
 
@@ -172,9 +180,9 @@ class QuestionAnswering(TextTask):
         gold = example.label
         if not isinstance(gold, Answers):
             return NO_LABEL, NO_LABEL
-        if not gold.texts and not self.reading.no_answer:
+        if not gold.texts and not self._reading.no_answer:
             raise InputError(f"'{example.text[:60]}' has no answer; give no_answer=True if the model can say so")
-        missing = (0, 0) if self.reading.no_answer else (NO_LABEL, NO_LABEL)
+        missing = (0, 0) if self._reading.no_answer else (NO_LABEL, NO_LABEL)
         if gold.span is None:
             return missing if not gold.texts else (NO_LABEL, NO_LABEL)
         columns = [
@@ -196,7 +204,7 @@ class QuestionAnswering(TextTask):
 
     def distribution(self, values: Float[Tensor, "row 2 position"]) -> Distribution:
         """Return the answer with these logits."""
-        return SpanAnswer(Categorical(logits=values, validate_args=False), self.reading.longest_answer)
+        return SpanAnswer(Categorical(logits=values, validate_args=False), self._reading.longest_answer)
 
     def forward_train(self, batch: Batch) -> Distribution:
         """Run the model in its current mode; every other position than those of the passage is impossible."""
@@ -218,35 +226,18 @@ class QuestionAnswering(TextTask):
         places = batch.token_inputs[ANSWERABLE]
         return probability.gather(1, (places - 1).clamp(min=0)) * (places > 0)
 
-    def spans(self, answer: Distribution) -> tuple[Int[Tensor, "row 2"], Float[Tensor, " row"]]:
-        """Return the predicted first and last position of each row, and the probability of the span."""
-        best = predicted_outcome(answer)
-        return best, logits(answer).gather(2, best[..., None]).sum(dim=(1, 2)).exp()
-
     def prediction(self, answer: Distribution, example: Example, encodings: Sequence[Any]) -> Prediction:
         """Return the words of the most probable span over the rows of a passage."""
-        spans, probability = self.spans(answer)
+        spans, probability = predicted_spans(answer)
         row = int(probability.argmax())
-        found = self.answer_span(encodings[row], spans[row].tolist())
+        found = passage_characters(encodings[row], spans[row].tolist())
         text = "no answer" if found is None else (example.pair or "")[slice(*found)]
         return Prediction(text, float(probability[row]), None if found is None else (1, *found))
-
-    def answer_span(self, encoding: Any, span: Sequence[int]) -> tuple[int, int] | None:
-        """Return the characters of the passage between two positions; None for no answer."""
-        first, last = span
-        if encoding.sequence_ids[first] != 1 or encoding.sequence_ids[last] != 1:
-            return None
-        return encoding.offsets[first][0], encoding.offsets[last][1]
-
-    def answer_text(self, example: Example, encoding: Any, span: Sequence[int]) -> str:
-        """Return the words of the passage between two positions."""
-        found = self.answer_span(encoding, span)
-        return "" if found is None else (example.pair or "")[slice(*found)]
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> list[tuple[Example, str]]:
         """Return each labelled question of the batch with the words of the predicted answer."""
-        spans, probability = self.spans(self.distribution(self.logits(batch)))
+        spans, probability = predicted_spans(self.distribution(self.logits(batch)))
         best: dict[int, tuple[float, Example, str]] = {}
         numbers = batch.inputs[QUESTION].tolist()
         for number, span, value in zip(numbers, spans.tolist(), probability.tolist(), strict=True):
@@ -255,7 +246,7 @@ class QuestionAnswering(TextTask):
             example, encoding = self.questions.rows[number]
             # A long passage has several rows, which share their example: the most probable span is its answer.
             if id(example) not in best or value > best[id(example)][0]:
-                best[id(example)] = value, example, self.answer_text(example, encoding, span)
+                best[id(example)] = value, example, answer_text(example, encoding, span)
         if not best:
             raise InputError("no question has a known answer: the model's own score needs answers")
         return [(example, text) for _, example, text in best.values()]
@@ -301,8 +292,22 @@ class QuestionAnswering(TextTask):
         """Share the questions, by whose answers a retrained model is scored."""
         task.questions = self.questions
 
-    def untrained(self, seed: int) -> Any:
-        """Return the encoder with a new head; without an encoder, the model's own body."""
-        return self.source.untrained_copy(
-            self.model, self.tokenizer, lambda: self.source.init_model(self.auto_class, seed, **self.head_options), seed
-        )
+
+def predicted_spans(answer: Distribution) -> tuple[Int[Tensor, "row 2"], Float[Tensor, " row"]]:
+    """Return the predicted first and last position of each row, and the probability of the span."""
+    best = predicted_outcome(answer)
+    return best, logits(answer).gather(2, best[..., None]).sum(dim=(1, 2)).exp()
+
+
+def passage_characters(encoding: Any, span: Sequence[int]) -> tuple[int, int] | None:
+    """Return the characters of the passage between two positions; None for no answer."""
+    first, last = span
+    if encoding.sequence_ids[first] != 1 or encoding.sequence_ids[last] != 1:
+        return None
+    return encoding.offsets[first][0], encoding.offsets[last][1]
+
+
+def answer_text(example: Example, encoding: Any, span: Sequence[int]) -> str:
+    """Return the words of the passage between two positions."""
+    found = passage_characters(encoding, span)
+    return "" if found is None else (example.pair or "")[slice(*found)]

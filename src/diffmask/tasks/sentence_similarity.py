@@ -15,7 +15,7 @@ from diffmask.core.hooks import frozen
 from diffmask.datasets.tables import Example
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.verified_set import Prediction
-from diffmask.tasks.text.encoding import EncodedBatch
+from diffmask.tasks.text.encoding import EncodedBatch, TextTaskSpec
 from diffmask.tasks.text.text_task import TextTask
 
 OTHER = "other"
@@ -32,9 +32,9 @@ class SentenceSimilarity(TextTask):
     the pair the other way round to see the words of the second text.
     """
 
-    name: ClassVar[str] = "sentence-similarity"
-    auto_class: ClassVar[str] = "AutoModel"
-    placeholder: ClassVar[Any] = (".", ".")
+    spec: ClassVar[TextTaskSpec] = TextTaskSpec(
+        name="sentence-similarity", auto_class="AutoModel", placeholder=(".", ".")
+    )
 
     def encode_examples(self, rows: Iterable[Example]) -> EncodedBatch:
         """Return the first texts as a batch that holds the encodings of the second texts."""

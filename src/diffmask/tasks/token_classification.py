@@ -27,7 +27,7 @@ from diffmask.errors import InputError, TaskError
 from diffmask.explanation.collection import ExplanationList
 from diffmask.explanation.text_units import word_spans
 from diffmask.explanation.verified_set import Prediction
-from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncodingConfig, pad_rows
+from diffmask.tasks.text.encoding import EVIDENCE, EncodedBatch, TextEncodingConfig, TextTaskSpec, pad_rows
 from diffmask.tasks.text.heads import NO_LABEL, correct_classes
 from diffmask.tasks.text.text_task import TextTask
 
@@ -85,15 +85,17 @@ class TokenClassification(TextTask):
         encoding: Columns, tokenization, and whether entities or words are explained.
     """
 
-    name: ClassVar[str] = "token-classification"
-    auto_class: ClassVar[str] = "AutoModelForTokenClassification"
-    encoding_class: ClassVar[type[TextEncodingConfig]] = TokenEncodingConfig
-    input_fields: ClassVar[tuple[str, ...]] = ("text",)
-    own_inputs: ClassVar[frozenset[str]] = TextTask.own_inputs | {SPAN, TAGS}
+    spec: ClassVar[TextTaskSpec] = TextTaskSpec(
+        name="token-classification",
+        auto_class="AutoModelForTokenClassification",
+        encoding_class=TokenEncodingConfig,
+        input_fields=("text",),
+        hidden_inputs=frozenset({SPAN, TAGS}),
+    )
     answer_tokens_given: ClassVar[bool] = True
 
     @property
-    def unit(self) -> str:
+    def _unit(self) -> str:
         """What a row is about."""
         return str(getattr(self.text_encoder.config, "unit", "entity"))
 
@@ -138,7 +140,7 @@ class TokenClassification(TextTask):
     def encode_examples(self, rows: Iterable[Example]) -> EncodedBatch:
         """Return a row for every span of the sentences: predicted entities, or words; else one for each sentence."""
         examples = [cast(TaggedSentence, self.to_example(row)) for row in rows]
-        if self.unit == "sentence" or all(isinstance(row, TagRow) for row in examples):
+        if self._unit == "sentence" or all(isinstance(row, TagRow) for row in examples):
             return super().encode_examples(examples)
         spans = self.predicted_spans(examples)
         chosen = [
@@ -154,15 +156,15 @@ class TokenClassification(TextTask):
 
     def predicted_spans(self, examples: Sequence[TaggedSentence]) -> list[list[TagSpan]]:
         """Return the spans to explain of each sentence: the predicted entities, or every word."""
-        tags = self.predicted_tags(examples)
-        if self.unit == "word":
+        tags = self._predicted_tags(examples)
+        if self._unit == "word":
             return [
                 [TagSpan(tag.partition("-")[2] or tag, place, place) for place, tag in enumerate(row)] for row in tags
             ]
         return [tag_spans(row) for row in tags]
 
     @torch.no_grad()
-    def predicted_tags(self, examples: Sequence[TaggedSentence], rows_at_once: int = 64) -> list[list[str]]:
+    def _predicted_tags(self, examples: Sequence[TaggedSentence], rows_at_once: int = 64) -> list[list[str]]:
         """Return one tag per word; a word beyond the model's limit is O."""
         found: list[list[str]] = []
         for start in range(0, len(examples), rows_at_once):
@@ -228,7 +230,7 @@ class TokenClassification(TextTask):
     def forward_train(self, batch: Batch) -> Distribution:
         """Run the model in its current mode; whole sentences answer with all their tags."""
         values = self.token_logits(batch)
-        if not batch.token_inputs[SPAN].any() and self.unit == "sentence":
+        if not batch.token_inputs[SPAN].any() and self._unit == "sentence":
             return TagAnswer(values, batch.token_inputs[TAGS])
         columns = [
             values.log_softmax(dim=-1)[..., self.kind_of_tag.to(values.device) == kind].logsumexp(dim=-1)
@@ -287,7 +289,7 @@ class TokenClassification(TextTask):
 
     def score(self, batch: Batch) -> float:
         """Return the accuracy of types over labelled spans; over whole sentences, the F1 of spans."""
-        if self.unit == "sentence":
+        if self._unit == "sentence":
             return self._sentence_f1(batch)
         found = self.per_example_score(batch)
         return float(found.mean())
@@ -312,7 +314,7 @@ class TokenClassification(TextTask):
     def span_f1(self, source: Source) -> float:
         """Return the F1 of predicted spans of tagged sentences, as seqeval defines it."""
         examples = [cast(TaggedSentence, row) for row in self.read(source)]
-        return span_f1(self.predicted_tags(examples), [list(row.label) for row in examples])
+        return span_f1(self._predicted_tags(examples), [list(row.label) for row in examples])
 
     def roar_maskable(self, batch: Batch) -> Bool[Tensor, "row token"]:
         """Return all maskable tokens."""
@@ -326,11 +328,9 @@ class TokenClassification(TextTask):
         """Raise a TaskError: the rows are spans, and a tagger is trained on sentences."""
         raise TaskError("ROAR cannot retrain a token classifier: its rows are single spans of sentences")
 
-    def untrained(self, seed: int) -> Any:
+    def init_head(self, seed: int) -> Any:
         """Return the encoder with a new head for the same tags."""
-        return self.source.untrained_copy(
-            self.model, self.tokenizer, lambda: self.source.init_labelled(self.auto_class, self.tags, seed), seed
-        )
+        return self.source.init_labelled(self.spec.auto_class, self.tags, seed)
 
 
 def replace_span(row: TaggedSentence, span: TagSpan | None) -> TagRow:

@@ -160,7 +160,7 @@ def _text_notes(task: Task, home: Path) -> dict[str, Any]:
     if not isinstance(task, TextTask):
         return {}
     return {
-        "task": task.name,
+        "task": task.spec.name,
         "reading": task.reading_choices(),
         **_model_notes(task.model.config.name_or_path, home),
     }
@@ -196,10 +196,10 @@ def _text_task(
     source = model if model is not None else _remembered_model(notes, home)
     kind = _task_class(notes, home)
     loaded = load_model(
-        kind.auto_class, source, tokenizer, wanted_by=kind.__name__, trust_remote_code=trust_remote_code
+        kind.spec.auto_class, source, tokenizer, wanted_by=kind.__name__, trust_remote_code=trust_remote_code
     )
     try:
-        encoding = TypeAdapter(kind.encoding_class).validate_python(notes["reading"])
+        encoding = TypeAdapter(kind.spec.encoding_class).validate_python(notes["reading"])
     except ValidationError as error:
         raise StoreError(f"{home}: 'reading' is damaged: {error.errors()[0]['msg']}; fit the explainer again") from None
     return kind(*loaded, encoding=encoding)
@@ -251,7 +251,7 @@ def _build(method: Method, task: Task) -> Explainer:
     """Build an explainer whose weights are loaded next; without training rows, one placeholder row serves."""
     if "train" in task.data or not isinstance(task, TextTask | NewsRecommender):
         return method.build(task, seed=0)
-    task.data["train"] = task.encode([task.placeholder])
+    task.data["train"] = task.placeholder_batch()
     try:
         return method.build(task, seed=0)
     finally:

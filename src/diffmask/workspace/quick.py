@@ -66,7 +66,7 @@ def quick_explainer(model: str, method: str | None = None, *, trust_remote_code:
         return fit_without_data(config, NewsRecommender(model))
     task_class = text_task_class(recognise_task(model, trust_remote_code=trust_remote_code))
     loaded = load_model(
-        task_class.auto_class, model, wanted_by=task_class.__name__, trust_remote_code=trust_remote_code
+        task_class.spec.auto_class, model, wanted_by=task_class.__name__, trust_remote_code=trust_remote_code
     )
     return fit_without_data(config, task_class(*loaded))
 

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from diffmask.cli import app
-from diffmask.cli.roar import analyse
+from diffmask.cli.roar import analyse_command
 from diffmask.core.store import Store
 from diffmask.errors import InputError, TaskError
 from diffmask.metrics.roar.analysis import ANALYSES, SHARES, RoarAnalysis
@@ -104,7 +104,7 @@ def test_only_the_requested_analyses_run_cheapest_first(analysis: RoarAnalysis) 
 
 
 def test_the_command_finds_out_all_there_is() -> None:
-    given = inspect.signature(analyse).parameters["findings"].default
+    given = inspect.signature(analyse_command).parameters["findings"].default
     assert tuple(given.split(",")) == ANALYSES
 
 

@@ -30,6 +30,30 @@ MINIMAL_TOKENS = 48
 
 
 @dataclass(frozen=True, kw_only=True)
+class MultiplierDiagnosis:
+    """Multiplier of a site's constraint at the end of the fit."""
+
+    value: float
+    at_bound: bool
+    swing: float
+    """Standard deviation of its logarithm over the last third of the fit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaselineDiagnosis:
+    """How much a site's baseline tells the model by itself."""
+
+    distance: float
+    """Distance from the mean state, in standard deviations of the states."""
+    information: float
+    """KL(prediction for the baseline alone || average prediction), divided by that of real rows; 0 if rows have
+    inputs that are never masked, from which a model predicts without any token."""
+    swapped_divergence: float | None
+    """Divergence of hard masks with the mean state in place of a learned baseline; large if the baseline carries the
+    prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SiteDiagnosis:
     """One site's mask on held-out rows; divergences in nats, shares in [0, 1]."""
 
@@ -58,19 +82,9 @@ class SiteDiagnosis:
     """Standard deviation of the keep probability over maskable tokens; 0 for a mask that ignores the input."""
     nested_share: float
     """Share of tokens erased by the site before that are also erased here; 1 for input masks and nested margins."""
-    multiplier: float | None
-    """Multiplier of the constraint, if the fit had one."""
-    multiplier_at_bound: bool
-    multiplier_swing: float
-    """Standard deviation of the multiplier's logarithm over the last third of the fit."""
-    baseline_distance: float
-    """Distance of the baseline from the mean state, in standard deviations of the states."""
-    baseline_information: float
-    """KL(prediction for the baseline alone || average prediction), divided by that of real rows; 0 if rows have
-    inputs that are never masked, from which a model predicts without any token."""
-    swapped_divergence: float | None
-    """Divergence of hard masks with the mean state in place of a learned baseline; large if the baseline carries the
-    prediction."""
+    multiplier: MultiplierDiagnosis | None
+    """Multiplier of the constraint; None for a fit without one."""
+    baseline: BaselineDiagnosis
 
     @property
     def problems(self) -> dict[str, str]:
@@ -90,11 +104,13 @@ def _checks(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
         text = f"{site.holding_share:.0%} of unseen texts hold the margin and the prediction, not {site.coverage:.0%}"
         yield "coverage", missed, text
     yield "margin of zero", site.margin == 0, "only the unmasked input satisfies it: raise the margin"
-    yield "unreachable", site.multiplier_at_bound, "the multiplier is at its bound: the margin cannot be met"
+    at_bound = site.multiplier is not None and site.multiplier.at_bound
+    yield "unreachable", at_bound, "the multiplier is at its bound: the margin cannot be met"
     yield "all closed", site.open_share < 0.01, "every token is masked"
     yield "blind", site.open_spread < 0.01 < site.open_share < 0.97, "the mask ignores the input"
-    yield "oscillating", site.multiplier_swing > 1.5, f"the multiplier still swings by e^{site.multiplier_swing:.1f}"
-    swapped = site.swapped_divergence or 0.0
+    swing = site.multiplier.swing if site.multiplier else 0.0
+    yield "oscillating", swing > 1.5, f"the multiplier still swings by e^{swing:.1f}"
+    swapped = site.baseline.swapped_divergence or 0.0
     yield (
         "leaking baseline",
         swapped > leak,
@@ -103,8 +119,8 @@ def _checks(site: SiteDiagnosis) -> Iterator[tuple[str, bool, str]]:
     )
     yield (
         "informative baseline",
-        site.baseline_information > 1.2,
-        f"the baseline alone is {site.baseline_information:.1f} times as informative as a real row",
+        site.baseline.information > 1.2,
+        f"the baseline alone is {site.baseline.information:.1f} times as informative as a real row",
     )
 
 
@@ -223,13 +239,17 @@ def _diagnose_site(
         open_share=keep.mean().item(),
         open_spread=keep.std(correction=0).item(),
         nested_share=rows.nested_share(site),
-        multiplier=multiplier.value if multiplier else None,
-        multiplier_at_bound=multiplier.at_bound if multiplier else False,
-        multiplier_swing=multiplier.swing if multiplier else 0.0,
-        baseline_distance=_distance(explainer.baseline(site), states),
-        baseline_information=_baseline_information(rows, site),
-        swapped_divergence=None if swapped is None else rows.divergence(swapped),
+        multiplier=None if multiplier is None else _diagnose_multiplier(multiplier),
+        baseline=BaselineDiagnosis(
+            distance=_distance(explainer.baseline(site), states),
+            information=_baseline_information(rows, site),
+            swapped_divergence=None if swapped is None else rows.divergence(swapped),
+        ),
     )
+
+
+def _diagnose_multiplier(multiplier: Multiplier) -> MultiplierDiagnosis:
+    return MultiplierDiagnosis(value=multiplier.value, at_bound=multiplier.at_bound, swing=multiplier.swing)
 
 
 def _minimal_share(rows: _HeldOutRows, site: str, margin: float, hard: list[Tensor]) -> float | None:

@@ -1,13 +1,18 @@
 """Greedy decoding from token ids at given positions, several prompts at once, padded on the left."""
 
-from collections.abc import Sequence, Set
-from typing import Any
+from collections.abc import Iterable, Sequence, Set
+from typing import Any, ClassVar
 
 import torch
 
+from diffmask.core.batch import Batch
 from diffmask.core.hooks import frozen
+from diffmask.core.progress import stage
+from diffmask.tasks.generation.prompt_encoding import EVENT, POSITION, PromptEncodingConfig
 
 Ids = tuple[int, ...]
+TOKENS_AT_ONCE = 4096
+"""Tokens per forward pass of prompts, padding included."""
 
 
 @torch.no_grad()
@@ -83,3 +88,61 @@ def decode_encoded(
 def _until_end(tokens: list[int], ends: Set[int]) -> Ids:
     last = next((index for index, token in enumerate(tokens) if token in ends), len(tokens) - 1)
     return tuple(tokens[: last + 1])
+
+
+class GeneratesResponses:
+    """A task that generates the greedy responses to its prompts."""
+
+    model: Any
+    tokenizer: Any
+    encoding: PromptEncodingConfig
+    ends: Set[int]
+    """Tokens that end a response."""
+    pad_token: int
+    accepts: Set[str]
+    """Names of the arguments of the model."""
+    responds_in_prompt: ClassVar[bool] = True
+    """Whether the response follows the prompt in the same row, as in a decoder."""
+
+    def generate(
+        self, prompts: Sequence[Ids], positions: Sequence[Ids] | None = None, visible: Sequence[Ids] | None = None
+    ) -> list[Ids]:
+        """Return the greedy response to each prompt, given as token ids; prompts of similar length share a pass.
+
+        `visible` is 0 for tokens that are hidden from attention.
+        """
+        places = [tuple(range(len(ids))) for ids in prompts] if positions is None else positions
+        seen = [(1,) * len(ids) for ids in prompts] if visible is None else visible
+        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
+        responses: dict[int, Ids] = {}
+        while order:
+            size = max(1, TOKENS_AT_ONCE // (len(prompts[order[0]]) + self.encoding.max_new_tokens))
+            some, order = order[:size], order[size:]
+            chosen = [[values[index] for index in some] for values in (prompts, places, seen)]
+            with stage("generate responses"):
+                responses.update(zip(some, self._decode(*chosen), strict=True))
+        return [responses[index] for index in range(len(prompts))]
+
+    def _decode(self, prompts: Sequence[Ids], positions: Sequence[Ids], visible: Sequence[Ids]) -> list[Ids]:
+        return decode_greedily(
+            self.model,
+            prompts,
+            positions,
+            visible,
+            self.accepts,
+            ends=self.ends,
+            pad_token=self.pad_token,
+            max_new_tokens=self.encoding.max_new_tokens,
+        )
+
+    def generate_again(self, batch: Batch) -> Ids:
+        """Return the greedy response to the prompt of a single row, some of whose parts may be erased."""
+        first = (batch.token_inputs[EVENT] == 1).int()
+        stop = int(first.argmax(dim=1)) + 1 if self.responds_in_prompt else batch.tokens.shape[1]
+        values = (batch.tokens, batch.token_inputs[POSITION], batch.present.long())
+        return self.generate(*([tuple(value[0, :stop].tolist())] for value in values))[0]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of response tokens, without special tokens."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text.strip()

@@ -19,6 +19,7 @@ from diffmask.core.verification.masks import MaskedTexts, TextUnits, run_searche
 from diffmask.core.verification.search import Kept, Measurement, SearchConfig, SearchResult, search_minimal_set
 from diffmask.errors import InputError
 from diffmask.explanation.response import MOST_PASSES, NeededParts, PartTable, Regenerated, ResponseExplanation
+from diffmask.tasks.generation.decoding import TOKENS_AT_ONCE
 from diffmask.tasks.generation.prompt_encoding import PART, SCORED, ResponseRow
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ DEFAULT_MARGIN = 0.1
 """Largest KL(original || needed parts only), in nats per response token."""
 PROMPTS_AT_ONCE = 8
 """Prompts whose answers are held in memory together."""
-TOKENS_AT_ONCE = 4096
-"""Tokens per forward pass of masked copies, padding included."""
 LAYERS_SHOWN = 8
 SEARCH = SearchConfig(proposals=4, batches=5, restarts=0, most_rows=MOST_PASSES)
 """Parts are few, and a pass of a language model is expensive: one round of proposals and removals."""

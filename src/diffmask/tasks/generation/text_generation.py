@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -16,13 +16,12 @@ from diffmask.core.capabilities import RowText
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks, select_tokens
-from diffmask.core.progress import stage
 from diffmask.core.task import Task
 from diffmask.core.units import unit_columns
 from diffmask.errors import InputError, TaskError
 from diffmask.explanation.response import ResponseExplanation
 from diffmask.explanation.text_units import ReadRow
-from diffmask.tasks.generation.decoding import Ids, decode_greedily
+from diffmask.tasks.generation.decoding import GeneratesResponses, Ids
 from diffmask.tasks.generation.gradient_memory import require_gradient_memory
 from diffmask.tasks.generation.language_models import end_tokens, load_language_model
 from diffmask.tasks.generation.prompt import Prompt, is_chat, read_prompt, render
@@ -46,11 +45,9 @@ from diffmask.tasks.text.inspection import find_sites, token_embedding
 from diffmask.tasks.text.pretrained import eager_attention, max_input_tokens
 
 DEFAULT_ENCODING = PromptEncodingConfig()
-TOKENS_AT_ONCE = 4096
-"""Tokens per forward pass of copies of prompts, padding included."""
 
 
-class TextGeneration(Task, RowText):
+class TextGeneration(Task, GeneratesResponses, RowText):
     """Decoder language model with its tokenizer and its prompts.
 
     A row's answer has one categorical distribution per response token, computed in one teacher-forced pass.
@@ -65,8 +62,6 @@ class TextGeneration(Task, RowText):
 
     model: Any
     attention_masked = True
-    responds_in_prompt: ClassVar[bool] = True
-    """Whether the response follows the prompt in the same row, as in a decoder."""
 
     def __init__(
         self,
@@ -166,44 +161,6 @@ class TextGeneration(Task, RowText):
             raise InputError(f"the response of prompt {number} is empty")
         return ids
 
-    def generate(
-        self, prompts: Sequence[Ids], positions: Sequence[Ids] | None = None, visible: Sequence[Ids] | None = None
-    ) -> list[Ids]:
-        """Return the greedy response to each prompt, given as token ids; prompts of similar length share a pass.
-
-        `visible` is 0 for tokens that are hidden from attention.
-        """
-        places = [tuple(range(len(ids))) for ids in prompts] if positions is None else positions
-        seen = [(1,) * len(ids) for ids in prompts] if visible is None else visible
-        order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        responses: dict[int, Ids] = {}
-        while order:
-            size = max(1, TOKENS_AT_ONCE // (len(prompts[order[0]]) + self.encoding.max_new_tokens))
-            some, order = order[:size], order[size:]
-            chosen = [[values[index] for index in some] for values in (prompts, places, seen)]
-            with stage("generate responses"):
-                responses.update(zip(some, self._decode(*chosen), strict=True))
-        return [responses[index] for index in range(len(prompts))]
-
-    def _decode(self, prompts: Sequence[Ids], positions: Sequence[Ids], visible: Sequence[Ids]) -> list[Ids]:
-        return decode_greedily(
-            self.model,
-            prompts,
-            positions,
-            visible,
-            self.accepts,
-            ends=self.ends,
-            pad_token=self.pad_token,
-            max_new_tokens=self.encoding.max_new_tokens,
-        )
-
-    def generate_again(self, batch: Batch) -> Ids:
-        """Return the greedy response to the prompt of a single row, some of whose parts may be erased."""
-        first = (batch.token_inputs[EVENT] == 1).int()
-        stop = int(first.argmax(dim=1)) + 1 if self.responds_in_prompt else batch.tokens.shape[1]
-        values = (batch.tokens, batch.token_inputs[POSITION], batch.present.long())
-        return self.generate(*([tuple(value[0, :stop].tolist())] for value in values))[0]
-
     def encode(self, prompts: Sequence[Any], span: tuple[int, int] | None = None) -> Batch:
         """Return prompts as a batch; `span` explains only some response tokens: (2, 3) is the third one alone."""
         return self.batch_of(self.read(prompts, span))
@@ -211,11 +168,6 @@ class TextGeneration(Task, RowText):
     def batch_of(self, rows: Sequence[ResponseRow]) -> Batch:
         """Return prompts with responses as one batch."""
         return build_batch(rows, self.pad_token, self.device, with_response=self.responds_in_prompt)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of response tokens, without special tokens."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
-        return text.strip()
 
     def unit_numbers(self, batch: Batch) -> Int[Tensor, "row token"]:
         """Return the number of each token's part, from 1; 0 for tokens that cannot be erased."""
@@ -231,7 +183,7 @@ class TextGeneration(Task, RowText):
         if self.encoding.erasing == "replace":
             tokens = batch.tokens.masked_fill(gone, self._replacement)
             return Batch(**{**vars(batch), "tokens": tokens, "maskable": batch.maskable & ~gone})
-        if self.encoding.erasing == "hide" and not self.takes_positions:
+        if self.encoding.erasing == "hide" and not self._takes_positions:
             return hide_tokens(batch, gone)
         shorter = delete_tokens(batch, gone).trim()
         return close_gaps(shorter) if self.encoding.erasing == "remove" else shorter
@@ -242,7 +194,7 @@ class TextGeneration(Task, RowText):
         return sum(name.startswith("block") for name in self.sites)
 
     @property
-    def takes_positions(self) -> bool:
+    def _takes_positions(self) -> bool:
         """Whether the model is told the position of each token, so that a hidden token can be left out."""
         return "position_ids" in self.accepts
 

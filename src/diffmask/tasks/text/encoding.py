@@ -4,7 +4,7 @@ import warnings
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
@@ -225,16 +225,30 @@ def sentence_numbers(text: str, encoding: Any, segment: int) -> list[int]:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextTaskSpec:
+    """What distinguishes a kind of task on texts: the head that it loads and the inputs that it reads."""
+
+    name: str
+    """Name of the task on the command line and in saved explainers."""
+    auto_class: str
+    """Class of `transformers` that loads the model with its head."""
+    head_options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the configuration that a new head needs."""
+    encoding_class: type[TextEncodingConfig] = TextEncodingConfig
+    """Config of the columns and of the tokenization."""
+    input_fields: tuple[str, ...] = ("text", "pair")
+    """Names of the text and of the second text of a pair, as a caller gives them."""
+    placeholder: Any = "."
+    """Smallest input that can be encoded."""
+    hidden_inputs: frozenset[str] = frozenset()
+    """Further keys of `Batch.token_inputs` that the model does not receive."""
+
+
 class ReadsTexts(ABC):
     """A task that reads texts from tables, lists or data sets and encodes them as batches."""
 
-    encoding_class: ClassVar[type[TextEncodingConfig]] = TextEncodingConfig
-    """Config of the columns and of the tokenization; a subclass may add fields."""
-    input_fields: ClassVar[tuple[str, ...]] = ("text", "pair")
-    """Names of the text and of the second text of a pair, as a caller gives them."""
-    placeholder: ClassVar[Any] = "."
-    """Smallest input that can be encoded."""
-
+    spec: ClassVar[TextTaskSpec]
     text_encoder: TextEncoder
     device: torch.device
 
@@ -258,12 +272,12 @@ class ReadsTexts(ABC):
 
     def placeholder_batch(self) -> Batch:
         """Return the smallest input as a batch."""
-        return self.encode([self.placeholder])
+        return self.encode([self.spec.placeholder])
 
     def to_example(self, given: Any) -> Example:
         """Return one input as an example: a text, a pair `(first, second)`, or a mapping such as a row of a table.
 
-        A mapping has the names of `input_fields` or the columns of the encoding; other columns are ignored.
+        A mapping has the names of `spec.input_fields` or the columns of the encoding; other columns are ignored.
         """
         if isinstance(given, Example):
             return given
@@ -276,26 +290,28 @@ class ReadsTexts(ABC):
         first, second = (
             next((name for name in names if name in given), None)
             for names in (
-                (self.input_fields[0], columns.text_column),
-                (*self.input_fields[1:2], columns.pair_column, "text_pair"),
+                (self.spec.input_fields[0], columns.text_column),
+                (*self.spec.input_fields[1:2], columns.pair_column, "text_pair"),
             )
         )
         if first is None:
-            wanted = columns.text_column if self.input_fields[0] == "text" else self.input_fields[0]
+            wanted = columns.text_column if self.spec.input_fields[0] == "text" else self.spec.input_fields[0]
             raise InputError(f"there is no column '{wanted}'; {nearest(wanted, map(str, given))}")
         return Example(require_text(given[first]), None if second is None else require_text(given[second]))
 
     def _require_fields(self, named: Mapping[str, Any]) -> None:
         for name in named:
-            if name not in self.input_fields:
-                raise InputError(f"{type(self).__name__} has no field '{name}'; {nearest(name, self.input_fields)}")
-        if named and self.input_fields[0] not in named:
+            if name not in self.spec.input_fields:
+                raise InputError(
+                    f"{type(self).__name__} has no field '{name}'; {nearest(name, self.spec.input_fields)}"
+                )
+        if named and self.spec.input_fields[0] not in named:
             raise InputError(
-                f"the field '{self.input_fields[0]}' is missing; {type(self).__name__} reads {self._fields()}"
+                f"the field '{self.spec.input_fields[0]}' is missing; {type(self).__name__} reads {self._fields()}"
             )
 
     def _fields(self) -> str:
-        return " and ".join(f"'{name}'" for name in self.input_fields)
+        return " and ".join(f"'{name}'" for name in self.spec.input_fields)
 
     def encode_examples(self, rows: Iterable[Example]) -> EncodedBatch:
         """Return examples as a batch with the mapping from its rows back to the texts."""
@@ -312,5 +328,5 @@ class ReadsTexts(ABC):
         return batch
 
     def reading_choices(self) -> dict[str, Any]:
-        """Return the fields of `encoding_class` as plain values, for a saved explainer."""
-        return {field.name: getattr(self.text_encoder.config, field.name) for field in fields(self.encoding_class)}
+        """Return the fields of the encoding as plain values, for a saved explainer."""
+        return {field.name: getattr(self.text_encoder.config, field.name) for field in fields(self.spec.encoding_class)}

@@ -48,7 +48,7 @@ class ExplainsTexts(Task, ReadsTexts, ABC):
     ) -> Any:
         """Return the explanation of one input; of several inputs, a list that is also a table (`ExplanationList`).
 
-        An input is a text, a pair `(first, second)` or a mapping with `input_fields`; a single one may be given by
+        An input is a text, a pair `(first, second)` or a mapping with `spec.input_fields`; a single one may be given by
         these names. Several are a list, a generator, a column, a data frame or a data set. `target` is a class by
         name or index, one per input, or several classes of one input; by default the predicted one is explained. The
         words that are enough for the prediction are searched for and verified on the model; `verify=False` takes one

@@ -1,12 +1,12 @@
 """Retraining, as ROAR does it: the encoder that a model was fine-tuned from, with a new head, on other rows."""
 
 import warnings
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from safetensors import SafetensorError
 from torch import nn
@@ -18,7 +18,7 @@ from diffmask.core.training import seeded
 from diffmask.datasets.loading import packaged_encoder
 from diffmask.errors import InputError, TrainingWarning
 from diffmask.results.records import atomic_folder
-from diffmask.tasks.text.encoding import TextEncoder
+from diffmask.tasks.text.encoding import TextEncoder, TextTaskSpec
 from diffmask.tasks.text.finetuning import FineTuning
 from diffmask.tasks.text.pretrained import auto_class_named, from_pretrained, load_tokenizer, quiet_transformers
 
@@ -122,9 +122,15 @@ class RetrainsEncoder(Task, Retrainable, ABC):
     source: FineTuningSource
     """Encoder and hyperparameters of the fine-tuning."""
 
-    @abstractmethod
+    spec: ClassVar[TextTaskSpec]
+
     def untrained(self, seed: int) -> Any:
-        """Return the model before its fine-tuning: its encoder with a new head."""
+        """Return the encoder with a new head; if the encoder is unknown, the model's own body with a new head."""
+        return self.source.untrained_copy(self.model, self.tokenizer, lambda: self.init_head(seed), seed)
+
+    def init_head(self, seed: int) -> Any:
+        """Return the encoder with a new head."""
+        return self.source.init_model(self.spec.auto_class, seed, **self.spec.head_options)
 
     @property
     def training_choices(self) -> Mapping[str, Any]:

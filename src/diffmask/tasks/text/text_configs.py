@@ -82,7 +82,9 @@ class TrainedTaskConfig(TextTaskConfig, ABC):
     def build(self, seed: int) -> Task:
         """Return the task of the trained model."""
         trust, kind = self.trust_remote_code, self.task_class
-        model, tokenizer = load_model(kind.auto_class, self.model, wanted_by=kind.__name__, trust_remote_code=trust)
+        model, tokenizer = load_model(
+            kind.spec.auto_class, self.model, wanted_by=kind.__name__, trust_remote_code=trust
+        )
         stated = FineTuningSource.of(model.config)
         source = FineTuningSource(self.encoder or stated.encoder, stated.tuning, trust_remote_code=trust)
         return kind(model, tokenizer, **_splits(self.dataset()), encoding=self, source=source)
@@ -113,7 +115,7 @@ class FineTunedTaskConfig(FineTuning, TextTaskConfig, ABC):
 
     def init_model(self, source: FineTuningSource, data: DataSet, seed: int) -> Any:
         """Return the encoder with an untrained head for the data."""
-        return source.init_model(self.task_class.auto_class, seed, **self.task_class.head_options)
+        return source.init_model(self.task_class.spec.auto_class, seed, **self.task_class.spec.head_options)
 
     def train(self, task: Task, seed: int) -> None:
         """Fine-tune all weights."""
@@ -200,7 +202,7 @@ class FineTunedTokenClassificationConfig(TokenEncodingConfig, FineTunedTaskConfi
         """Return the encoder with an untrained head for the tags of the data."""
         if len(data.names) < 2:
             raise InputError(f"the data has {len(data.names)} tags; a token classifier needs two, as in conll:FOLDER")
-        return source.init_labelled(self.task_class.auto_class, data.names, seed)
+        return source.init_labelled(self.task_class.spec.auto_class, data.names, seed)
 
 
 @dataclass(frozen=True, kw_only=True)

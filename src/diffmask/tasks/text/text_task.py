@@ -4,7 +4,7 @@ import warnings
 from abc import ABC
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -38,7 +38,7 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
     The model is in eval mode and requires no gradients while it runs here. After each pass the mode of every module
     and `requires_grad` of every parameter are restored. The weights never change.
 
-    A subclass says which head it loads (`auto_class`), what its logits mean (`read_config`, `distribution`,
+    A subclass says which head it loads (`spec`), what its logits mean (`read_config`, `distribution`,
     `prediction`), what its labels are (`targets`) and how it is scored.
 
     Args:
@@ -52,15 +52,6 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
             states its own.
         device: Device to move the model to, such as `cuda`; by default it stays where it is.
     """
-
-    name: ClassVar[str]
-    """Name of the task on the command line and in saved explainers."""
-    auto_class: ClassVar[str]
-    """Class of `transformers` that loads the model with its head."""
-    head_options: ClassVar[Mapping[str, Any]] = {}
-    """Options of the configuration that a new head needs."""
-    own_inputs: ClassVar[frozenset[str]] = frozenset({EVIDENCE})
-    """Keys of `Batch.token_inputs` that the model does not receive."""
 
     model: Any
 
@@ -77,13 +68,13 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
         device: str | torch.device | None = None,
     ) -> None:
         loaded, self.tokenizer = load_model(
-            self.auto_class, model, tokenizer, wanted_by=type(self).__name__, device=device
+            self.spec.auto_class, model, tokenizer, wanted_by=type(self).__name__, device=device
         )
         stated = FineTuningSource.of(loaded.config)
         self.source = source or stated
         # `diffmask train` states how it fine-tuned the model; a source that is given is for retraining only.
         self.trained_with_masks = stated.tuning.masked_fraction > 0
-        reading = encoding or self.encoding_class()
+        reading = encoding or self.spec.encoding_class()
         self.text_encoder = TextEncoder(self.tokenizer, reading, max_input_tokens(loaded, self.tokenizer))
         self.mask_token = self.tokenizer.mask_token_id
         self.pad_token = self.tokenizer.pad_token_id
@@ -168,7 +159,8 @@ class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
     def model_inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Return the arguments of the model, padded on its own side."""
         self._require_vocabulary(batch)
-        token_inputs = {name: value for name, value in batch.token_inputs.items() if name not in self.own_inputs}
+        hidden = {EVIDENCE, *self.spec.hidden_inputs}
+        token_inputs = {name: value for name, value in batch.token_inputs.items() if name not in hidden}
         inputs = {"input_ids": batch.tokens, "attention_mask": batch.present.long(), **token_inputs}
         return {name: self.padding.to_model(value, batch.present) for name, value in inputs.items()}
 
