@@ -34,7 +34,7 @@ KEPT_METRIC = "auc"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NRMSTraining:
+class NRMSHyperparameters:
     """Hyperparameters of the training."""
 
     epochs: int = 10
@@ -60,6 +60,11 @@ class NRMSTraining:
             raise ConfigError(f"nrms: learning rates and max_gradient_norm must be above 0; found {self}")
         if not 0 <= self.masked_fraction <= 1:
             raise ConfigError(f"nrms: masked_fraction must be in [0, 1]; found {self.masked_fraction}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NRMSTraining(NRMSHyperparameters):
+    """Training of a recommender with early stopping."""
 
     def train(
         self, task: NewsRecommender, seed: int = 0, checkpoints: str | Path | None = None

@@ -12,7 +12,7 @@ from diffmask.errors import ConfigError, InputError, TaskError
 from diffmask.tasks.recommender.news_recommender import NewsRecommender
 from diffmask.tasks.recommender.nrms import NRMSConfig
 from diffmask.tasks.recommender.nrms_files import WORDS, init_nrms
-from diffmask.tasks.recommender.nrms_training import NRMSTraining, evaluate
+from diffmask.tasks.recommender.nrms_training import NRMSHyperparameters, NRMSTraining, evaluate
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class NewsRecommenderConfig(TaskConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedNewsRecommenderConfig(TaskConfig):
+class TrainedNewsRecommenderConfig(NRMSHyperparameters, NRMSConfig, TaskConfig):
     """NRMS that is trained on impressions."""
 
     name: ClassVar[str] = "trained-news-recommender"
@@ -87,22 +87,14 @@ class TrainedNewsRecommenderConfig(TaskConfig):
     """Title encoder: `words` (vectors of words, from scratch), `minilm`, a folder or a hub id."""
     data: str
     """Impressions: `mind:FOLDER`."""
-    words: Literal["self-attention", "convolution"] = "self-attention"
-    """How the words of a title are mixed: NRMS, or NAML's convolution."""
-    width: int = 64
-    heads: int = 16
-    dropout: float = 0.2
-    epochs: int = 10
-    batch_size: int = 64
-    learning_rate: float = 3e-3
-    encoder_learning_rate: float = 2e-5
-    negatives: int = 4
-    patience: int = 3
-    masked_fraction: float = 0.2
     checkpoints: str | None = None
     """Folder for a checkpoint per epoch, from which a killed training resumes."""
     trust_remote_code: bool = False
     """Whether to run Python code of the encoder's repository. Never saved, never read from a file."""
+
+    def __post_init__(self) -> None:
+        NRMSHyperparameters.__post_init__(self)
+        NRMSConfig.__post_init__(self)
 
     @classmethod
     def from_dict(cls, node: Mapping[str, Any], where: str = "config") -> Any:
@@ -119,7 +111,7 @@ class TrainedNewsRecommenderConfig(TaskConfig):
         """Return the task of an untrained recommender."""
         data = load_impressions(self.data)
         titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
-        size = NRMSConfig(**self._choices(NRMSConfig))
+        size = NRMSConfig(**self._values_of(NRMSConfig))
         model, tokenizer = init_nrms(self.model, titles, size, seed, trust_remote_code=self.trust_remote_code)
         task = NewsRecommender(model, tokenizer, explain="candidate", negatives=0)
         for split, impressions in data.items():
@@ -130,9 +122,8 @@ class TrainedNewsRecommenderConfig(TaskConfig):
         """Train with early stopping."""
         if not isinstance(task, NewsRecommender):
             raise TaskError(f"{type(task).__name__} is not a recommender; build it with this config")
-        NRMSTraining(**self._choices(NRMSTraining)).train(task, seed, self.checkpoints)
+        NRMSTraining(**self._values_of(NRMSTraining)).train(task, seed, self.checkpoints)
         logger.info("on the test split: %s", evaluate(task, task.impressions["test"]))
 
-    def _choices(self, kind: Any) -> dict[str, Any]:
-        known = {field.name for field in fields(self)}
-        return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in known}
+    def _values_of(self, kind: Any) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(kind)}

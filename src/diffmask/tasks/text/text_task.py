@@ -33,24 +33,10 @@ from diffmask.tasks.text.unwrap import prepare
 
 
 class TextTask(ExplainsTexts, RetrainsEncoder, RowText, ABC):
-    """Model with its tokenizer and its texts; the sites are found by running the model.
-
-    The model is in eval mode and requires no gradients while it runs here. After each pass the mode of every module
-    and `requires_grad` of every parameter are restored. The weights never change.
+    """Model with its tokenizer and its texts; the arguments are those of `TextClassification`.
 
     A subclass says which head it loads (`spec`), what its logits mean (`read_config`, `distribution`,
     `prediction`), what its labels are (`targets`) and how it is scored.
-
-    Args:
-        model: A folder, a hub id, a `transformers` pipeline, a tuple `(model, tokenizer)` or a module. A model whose
-            repository contains Python code of its own is loaded with `load_classifier(name, trust_remote_code=True)`
-            and passed as a module. A model in half precision is explained in single precision.
-        tokenizer: The model's fast tokenizer; needed only if `model` is a module.
-        train, valid, test: Texts of each split: a path, columns or rows.
-        encoding: Columns of the tables and the tokenization of the texts.
-        source: Encoder and hyperparameters from which ROAR retrains the model; a model that `diffmask train` saved
-            states its own.
-        device: Device to move the model to, such as `cuda`; by default it stays where it is.
     """
 
     model: Any
