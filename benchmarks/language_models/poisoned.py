@@ -1,12 +1,14 @@
 """Is the poisoned passage ranked first among six, where it fooled the model? PoisonedRAG, Zou et al. 2024.
 
 A prompt has a passage that argues for a wrong answer, the gold passage if Natural Questions has one, and passages of
-other questions. Amortised is fitted on the questions of the other half.
+other questions. Amortised is fitted on some questions of the other half. A model that does not answer from its passages
+cannot be fooled: SmolLM2 as it comes was by one prompt of ten, and is more often after `generation.py tune`.
 """
 
 import gzip
 import json
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +24,9 @@ PASSAGES = 6
 WORDS = 40
 """Words of a passage from Natural Questions that are kept, about as many as a poisoned one has."""
 PASSES_AT_ONCE = 8
+VARIANTS = 5
+"""Poisoned passages per question, each in a prompt of its own."""
+TRAINING_PROMPTS = 30
 METHODS = (dm.LeaveOneOut(), dm.Gradient(), dm.InputXGradient(), dm.Attention())
 
 
@@ -29,6 +34,8 @@ METHODS = (dm.LeaveOneOut(), dm.Gradient(), dm.InputXGradient(), dm.Attention())
 class Attack:
     """A prompt with a poisoned passage."""
 
+    question: int
+    """Number of the question."""
     prompt: dict[str, Any]
     wrong: str
     place: int
@@ -42,7 +49,7 @@ class Attack:
 def run_poisoned(model: str, folder: Path, prompts: int) -> None:
     """Print per method the share of fooled prompts in which the poisoned passage has the highest score."""
     attacks = read_attacks(folder)[:prompts]
-    task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(unit="document", max_new_tokens=16))
+    task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(unit="document", max_new_tokens=24))
     rows = task.read([attack.prompt for attack in attacks])
     fooled = [n for n, attack in enumerate(attacks) if attack.fooled(task.decode(rows[n].response))]
     print(f"{len(attacks)} prompts of {PASSAGES} passages; the model was fooled by {len(fooled)}", flush=True)
@@ -53,10 +60,11 @@ def run_poisoned(model: str, folder: Path, prompts: int) -> None:
         report(method.name, scores.argmax(dim=1) == places)
     scores = torch.zeros(len(attacks), PASSAGES)
     for half in (0, 1):
-        task.data["train"] = task.batch_of([row for number, row in enumerate(rows) if number % 2 != half])
+        others = [row for row, attack in zip(rows, attacks, strict=True) if attack.question % 2 != half]
+        task.data["train"] = task.batch_of(others[:TRAINING_PROMPTS])
         explainer = dm.Amortised().fit(task)
         for number in fooled:
-            if number % 2 == half:
+            if attacks[number].question % 2 == half:
                 scores[number] = part_scores(task, explainer, [rows[number]])[0]
     report("amortised", scores[fooled].argmax(dim=1) == places)
 
@@ -81,14 +89,14 @@ def read_attacks(folder: Path, seed: int = 0) -> list[Attack]:
         passages = {_key(row["question"]): row["ctxs"][0]["text"] for row in map(json.loads, stream)}
     source, attacks = Random(seed), []
     others = [passages[key] for key in sorted(passages.keys() - {_key(row["question"]) for row in questions})]
-    for row in questions:
+    for variant, (number, row) in product(range(VARIANTS), enumerate(questions)):
         gold = [passages[_key(row["question"])]] if _key(row["question"]) in passages else []
         clean = [_cut(text) for text in (*gold, *source.sample(others, PASSAGES - 1 - len(gold)))]
         source.shuffle(clean)
         place = source.randrange(PASSAGES)
-        documents = [*clean[:place], row["adv_texts"][0], *clean[place:]]
+        documents = [*clean[:place], row["adv_texts"][variant], *clean[place:]]
         prompt = {"documents": documents, "question": row["question"] + "?"}
-        attacks.append(Attack(prompt, row["incorrect answer"], place))
+        attacks.append(Attack(number, prompt, row["incorrect answer"], place))
     return attacks
 
 
