@@ -18,7 +18,7 @@ from torch import Tensor
 
 import diffmask as dm
 from diffmask.core.units import unit_scores
-from diffmask.results.intervals import t_interval
+from diffmask.results.intervals import bca_interval
 
 PASSAGES = 6
 WORDS = 40
@@ -77,8 +77,8 @@ def part_scores(task: dm.TextGeneration, explainer: Any, rows: list[Any]) -> Ten
 
 def report(name: str, first: Tensor) -> None:
     """Print the share of prompts with its 95 % interval."""
-    low, high = t_interval(first.double().tolist())
-    print(f"{name:18} poisoned passage first: {first.double().mean():.3f} [{low:.3f}, {high:.3f}]", flush=True)
+    share = bca_interval(first.double().tolist())
+    print(f"{name:18} poisoned passage first: {share.mean:.3f} [{share.low:.3f}, {share.high:.3f}]", flush=True)
 
 
 def read_attacks(folder: Path, seed: int = 0) -> list[Attack]:

@@ -238,3 +238,15 @@ def test_the_fit_counts_its_passes(toy_task: CountingTask) -> None:
     before = explainer.cost.forwards
     explainer(toy_task.data["test"][:10])
     assert explainer.cost.forwards - before == 1
+
+
+def test_calibration_keeps_the_share_of_predictions_that_is_asked_for(counter: CountingTask) -> None:
+    loose, strict = (DiffMask(mask="states", margin=5.0, steps=20, min_agreement=share) for share in (None, 1.0))
+    with pytest.warns(FitWarning):
+        kept = [method.fit(counter).diagnostics["hidden"] for method in (loose, strict)]
+    assert kept[0]["hard_agreement"] < 1 and kept[1]["open_share"] > kept[0]["open_share"]
+
+
+def test_a_share_of_predictions_is_between_zero_and_one() -> None:
+    with pytest.raises(ConfigError, match="min_agreement"):
+        DiffMask(min_agreement=95.0)

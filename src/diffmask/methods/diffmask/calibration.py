@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from diffmask.core.batch import Batch
+from diffmask.core.distributions import agreement
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
@@ -41,16 +42,18 @@ def calibrate(
     margins: Mapping[str, float],
     slack: float = SLACK,
     trained: float | None = None,
+    min_agreement: float | None = None,
 ) -> None:
     """Set the threshold of every site, first to last, as high as hard masks satisfy `slack` times its margin.
 
-    A threshold that the fit itself has `trained` is kept exactly, unless it breaks the margin or a higher one holds it.
+    With `min_agreement` they also keep the predictions of that share of the rows. A threshold that the fit itself has
+    `trained` is kept exactly, unless it breaks the margin or a higher one holds it.
     """
     traces = list(iter_traces(explainer.task, rows, 32))
     kept = [trace.rows.maskable for trace in traces]
     for site in progress_bar(explainer.sites, "calibrate thresholds"):
         search = ThresholdSearch.at(explainer, site, traces, kept)
-        threshold = search.highest(slack * margins[site], trained=trained)
+        threshold = search.highest(slack * margins[site], trained=trained, min_agreement=min_agreement)
         explainer.set_threshold(site, threshold)
         if explainer.nested:
             kept = search.masks(threshold)
@@ -80,8 +83,21 @@ class ThresholdSearch:
         """Return the hard masks at a threshold, one per trace."""
         return [kept & (scores > threshold) for kept, scores in zip(self.kept, self.scores, strict=True)]
 
+    def agreement(self, masks: Sequence[Tensor]) -> float:
+        """Return the share of rows whose prediction is the same under masks, one per trace."""
+        same = [
+            agreement(trace.answer, self.explainer.predict_masked(trace, self.site, mask))
+            for trace, mask in zip(self.traces, masks, strict=True)
+        ]
+        return torch.cat(same).double().mean().item()
+
     def highest(
-        self, margin: float, halvings: int = 2, standard_errors: float = 0.0, trained: float | None = None
+        self,
+        margin: float,
+        halvings: int = 2,
+        standard_errors: float = 0.0,
+        trained: float | None = None,
+        min_agreement: float | None = None,
     ) -> float:
         """Return the threshold of the first of `LEVELS` that satisfies the margin, refined by bisection; or -inf.
 
@@ -100,7 +116,9 @@ class ThresholdSearch:
 
         def satisfied(level: float) -> bool:
             masks = self.masks(threshold_at(level))
-            return self.explainer.satisfies_margin(self.traces, self.site, masks, margin, standard_errors)
+            if not self.explainer.satisfies_margin(self.traces, self.site, masks, margin, standard_errors):
+                return False
+            return min_agreement is None or self.agreement(masks) >= min_agreement
 
         if not len(pooled):
             return -torch.inf

@@ -67,8 +67,9 @@ class GateSchedule:
     """Integral and proportional gain of the multiplier's logarithm on the relative violation."""
     initial_multiplier: float = 1.0
     """First multiplier, in units of the one below which masking everything is optimal."""
-    multiplier_floor: tuple[float, float] = (0.7, 2.0)
-    """Smallest multiplier at the start and once the margin is at its target, in the same units."""
+    multiplier_floor: tuple[float, float] = (0.7, 1.0)
+    """Smallest multiplier at the start and once the margin is at its target, in the same units. A higher one stops a
+    fit whose margin would allow to mask more."""
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that satisfies the margin a tenth as often (De Cao's code)."""
 

@@ -61,7 +61,7 @@ class DiffMask(SiteMaskMethod):
     """
 
     name: ClassVar[str] = "diffmask"
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
     writes_checkpoints: ClassVar[bool] = True
 
     learning_rate: float = 4e-3
@@ -83,6 +83,9 @@ class DiffMask(SiteMaskMethod):
     """Sparsity term: the expected number of open gates (paper), or its mean logarithm (original code)."""
     length_pool: int = LENGTH_POOL
     """Minibatches that are sorted by length together, which saves padding; 1: none."""
+    min_agreement: float | None = None
+    """Smallest share of held-out rows whose predictions calibrated hard masks keep; None: the margin alone counts. A
+    prediction that the model is unsure of may change within the margin."""
     schedule: GateSchedule = DEFAULT_SCHEDULE
     """Start and annealing of gates, probes and multipliers."""
 
@@ -91,6 +94,8 @@ class DiffMask(SiteMaskMethod):
         self._require_counts(length_pool=self.length_pool, probe_width=self.probe_width or 1)
         if self.calibration_rows < 0:
             raise ConfigError(f"{self.name}: calibration_rows must not be negative; 0 skips calibration")
+        if self.min_agreement is not None and not 0 <= self.min_agreement <= 1:
+            raise ConfigError(f"{self.name}: min_agreement must be a share in [0, 1]; found {self.min_agreement}")
         if self.probe != "diffmask" and self.probe_inputs != "auto":
             raise ConfigError(f"{self.name}: probe_inputs is a choice of probe='diffmask', not of '{self.probe}'")
 
@@ -145,7 +150,9 @@ class DiffMask(SiteMaskMethod):
         if self.calibration_rows:
             rows, held_out = calibration_split(task)
             rows = rows.spread(self.calibration_rows)
-            calibrate(explainer, rows, self.site_margins(explainer.sites), trained=0.0)
+            calibrate(
+                explainer, rows, self.site_margins(explainer.sites), trained=0.0, min_agreement=self.min_agreement
+            )
         else:
             held_out = held_out_rows(task)
         margins = dict.fromkeys(explainer.sites, self.margin)
