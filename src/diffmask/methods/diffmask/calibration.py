@@ -4,6 +4,7 @@ Training satisfies the margin on average over sampled masks of training rows. Us
 whose divergence differs. Calibration keeps the learned order of the tokens and moves only the threshold.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -83,13 +84,15 @@ class ThresholdSearch:
         """Return the hard masks at a threshold, one per trace."""
         return [kept & (scores > threshold) for kept, scores in zip(self.kept, self.scores, strict=True)]
 
-    def agreement(self, masks: Sequence[Tensor]) -> float:
-        """Return the share of rows whose prediction is the same under masks, one per trace."""
-        same = [
-            agreement(trace.answer, self.explainer.predict_masked(trace, self.site, mask))
-            for trace, mask in zip(self.traces, masks, strict=True)
-        ]
-        return torch.cat(same).double().mean().item()
+    def keeps_predictions(self, masks: Sequence[Tensor], share: float) -> bool:
+        """Return whether the predictions of a share of the rows, rounded down, are the same under one mask per trace."""
+        same = torch.cat(
+            [
+                agreement(trace.answer, self.explainer.predict_masked(trace, self.site, mask))
+                for trace, mask in zip(self.traces, masks, strict=True)
+            ]
+        )
+        return int(same.sum()) >= math.floor(share * len(same))
 
     def highest(
         self,
@@ -118,7 +121,7 @@ class ThresholdSearch:
             masks = self.masks(threshold_at(level))
             if not self.explainer.satisfies_margin(self.traces, self.site, masks, margin, standard_errors):
                 return False
-            return min_agreement is None or self.agreement(masks) >= min_agreement
+            return min_agreement is None or self.keeps_predictions(masks, min_agreement)
 
         if not len(pooled):
             return -torch.inf
