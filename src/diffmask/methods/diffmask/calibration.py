@@ -85,7 +85,7 @@ class ThresholdSearch:
         return [kept & (scores > threshold) for kept, scores in zip(self.kept, self.scores, strict=True)]
 
     def keeps_predictions(self, masks: Sequence[Tensor], share: float) -> bool:
-        """Return whether the predictions of a share of the rows, rounded down, are the same under one mask per trace."""
+        """Return whether a share of the rows, rounded down, has the same prediction under one mask per trace."""
         same = torch.cat(
             [
                 agreement(trace.answer, self.explainer.predict_masked(trace, self.site, mask))
