@@ -1,7 +1,8 @@
 """Write notebooks/NAME.ipynb, executed, from the Python blocks of every tutorial. Run from the repository's root.
 
-    python docs/generate_notebooks.py [NAME...]
+    python docs/generate_notebooks.py [--text] [NAME...]
 
+With --text only the text is written again; the code must be that of the saved notebook, whose outputs are kept.
 No Jupyter is needed: cells run in one namespace per notebook. An output is what a cell prints, and the HTML or text of
 its last expression. Blocks that need a model or data of the reader (`py`) and shell commands stay text.
 """
@@ -87,20 +88,31 @@ def _run(source: str, namespace: dict[str, Any], count: int) -> list[dict[str, A
     return outputs
 
 
-def write(name: str) -> Path:
-    """Execute a tutorial and write its notebook."""
-    notebook = {"cells": execute(cells(name)), "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+def keep_outputs(found: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells with the outputs of a saved notebook that has the same code."""
+    code, old = ([cell for cell in some if cell["cell_type"] == "code"] for some in (found, saved))
+    if [cell["source"] for cell in code] != [cell["source"] for cell in old]:
+        raise ValueError("the code has changed: leave out --text, so that it is executed")
+    for cell, before in zip(code, old, strict=True):
+        cell |= {"outputs": before["outputs"], "execution_count": before["execution_count"]}
+    return found
+
+
+def write(name: str, text_only: bool = False) -> Path:
+    """Execute a tutorial, or keep its saved outputs, and write its notebook."""
     FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{name}.ipynb"
+    path, found = FOLDER / f"{name}.ipynb", cells(name)
+    found = keep_outputs(found, json.loads(path.read_text())["cells"]) if text_only else execute(found)
+    notebook = {"cells": found, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
     return path
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT / "tests"))
-    for chosen in sys.argv[1:] or names():
+    for chosen in [name for name in sys.argv[1:] if name != "--text"] or names():
         try:
-            print(write(chosen), flush=True)
+            print(write(chosen, "--text" in sys.argv), flush=True)
         except Exception:
             traceback.print_exc()
             sys.exit(f"{chosen}: a cell failed")

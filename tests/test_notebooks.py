@@ -50,3 +50,12 @@ def test_a_cell_shows_what_it_prints_and_the_html_of_its_last_expression() -> No
     assert GENERATOR["_run"]("x = 1", {}, 1) == []
     with pytest.raises(ZeroDivisionError):
         GENERATOR["_run"]("1 / 0", {}, 1)
+
+
+def test_outputs_are_kept_only_for_the_same_code() -> None:
+    cell = GENERATOR["_cell"]
+    saved = [cell("markdown", "old"), cell("code", "1") | {"outputs": ["one"], "execution_count": 1}]
+    text, code = GENERATOR["keep_outputs"]([cell("markdown", "new"), cell("code", "1")], saved)
+    assert text["source"] == ["new"] and code["outputs"] == ["one"] and code["execution_count"] == 1
+    with pytest.raises(ValueError, match="code has changed"):
+        GENERATOR["keep_outputs"]([cell("code", "2")], saved)

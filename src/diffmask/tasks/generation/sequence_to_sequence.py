@@ -60,7 +60,7 @@ class SequenceToSequence(TextGeneration):
         return len(self.model.get_decoder().block)
 
     @property
-    def _takes_positions(self) -> bool:
+    def takes_positions(self) -> bool:
         """Whether a hidden token can be left out: never, distances between tokens would change."""
         return False
 

@@ -183,7 +183,7 @@ class TextGeneration(Task, GeneratesResponses, RowText):
         if self.encoding.erasing == "replace":
             tokens = batch.tokens.masked_fill(gone, self._replacement)
             return Batch(**{**vars(batch), "tokens": tokens, "maskable": batch.maskable & ~gone})
-        if self.encoding.erasing == "hide" and not self._takes_positions:
+        if self.encoding.erasing == "hide" and not self.takes_positions:
             return hide_tokens(batch, gone)
         shorter = delete_tokens(batch, gone).trim()
         return close_gaps(shorter) if self.encoding.erasing == "remove" else shorter
@@ -194,7 +194,7 @@ class TextGeneration(Task, GeneratesResponses, RowText):
         return sum(name.startswith("block") for name in self.sites)
 
     @property
-    def _takes_positions(self) -> bool:
+    def takes_positions(self) -> bool:
         """Whether the model is told the position of each token, so that a hidden token can be left out."""
         return "position_ids" in self.accepts
 
