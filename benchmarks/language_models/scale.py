@@ -16,8 +16,7 @@ import torch
 import diffmask as dm
 
 FACTS = 6
-GIGABYTE = 1e6
-"""Kilobytes, in which Linux counts peak memory, per gigabyte."""
+KILOBYTES_PER_GIGABYTE = 1e6
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def explain_long_prompt(model: str, tokens: int) -> Cost:
     """Explain a prompt of about so many tokens in six documents by leave-one-out, with its verified set."""
     torch.set_num_threads(1)
     task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(unit="document", max_new_tokens=8))
-    sentences = [fact.document for fact in dm.planted_facts(tokens // 40, seed=3, facts=FACTS)]
+    sentences = [fact.document for fact in dm.planted_facts(tokens // 20, seed=3, facts=FACTS)]
     words = sum(len(task.tokenizer(text)["input_ids"]) for text in sentences)
     sentences = sentences[: int(len(sentences) * (tokens - 100) / words)]
     documents = [" ".join(sentences[number::FACTS]) for number in range(FACTS)]
@@ -74,5 +73,5 @@ def explain_long_prompt(model: str, tokens: int) -> Cost:
 
 
 def peak_memory() -> float:
-    """Return the peak memory of this process in gigabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / GIGABYTE
+    """Return the peak memory of this process in gigabytes; Linux counts it in kilobytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / KILOBYTES_PER_GIGABYTE

@@ -71,7 +71,6 @@ EXTRAS = {
     "matplotlib": "plot",
     "distributed": "cluster",
     "dask_jobqueue": "cluster",
-    "nltk": "study",
     "gguf": "lm",
     "spacy": "tags",
 }

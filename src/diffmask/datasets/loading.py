@@ -150,7 +150,7 @@ def load_data(name: str, columns: Columns) -> DataSet:
     if not Path(name).is_file():
         known = [*PACKAGED, *(f"{kind}:FOLDER" for kind in FOLDERS), "hub:OWNER/NAME"]
         raise InputError(f"'{name}' is neither a data set nor the path of a table; {nearest(name, known)}")
-    examples = read_squad(Path(name)) if is_squad_file(name) else read_examples(name, columns)
+    examples = read_squad(name) if is_squad_file(name) else read_examples(name, columns)
     return _require_splits(name, split_by_hash(examples))
 
 

@@ -16,7 +16,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.capabilities import prepare_resume
-from diffmask.core.distributions import divergence
+from diffmask.core.distributions import agreement, divergence
 from diffmask.core.explainer import Explainer, ForwardTrace, Method
 from diffmask.core.hooks import Edit, interpolate
 from diffmask.core.task import Task
@@ -235,17 +235,23 @@ class MaskExplainer(Explainer, ABC):
         masks: Iterable[Tensor],
         margin: float,
         standard_errors: float = 0.0,
+        min_agreement: float | None = None,
     ) -> bool:
         """Return whether the mean KL under one mask per trace, plus some standard errors, is within the margin.
 
-        No more forward passes are made once the sum is too large: divergences are never negative.
+        With `min_agreement`, that share of the rows, rounded down, also has the same prediction. No more forward passes
+        are made once the sum or the number of changed predictions is too large: neither ever falls.
         """
-        budget = margin * sum(len(trace.rows) for trace in traces)
+        rows = sum(len(trace.rows) for trace in traces)
+        budget, changes = margin * rows, rows - math.floor((min_agreement or 0.0) * rows)
         parts = []
         for trace, mask in zip(traces, masks, strict=True):
-            parts.append(self.masking_divergence(trace, site, mask))
+            masked = self.predict_masked(trace, site, mask)
+            parts.append(divergence(trace.answer, masked))
             budget -= parts[-1].sum().item()
-            if budget < 0:
+            if min_agreement is not None:
+                changes -= int((~agreement(trace.answer, masked)).sum())
+            if budget < 0 or changes < 0:
                 return False
         if not standard_errors:
             return True

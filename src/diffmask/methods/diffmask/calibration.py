@@ -4,7 +4,6 @@ Training satisfies the margin on average over sampled masks of training rows. Us
 whose divergence differs. Calibration keeps the learned order of the tokens and moves only the threshold.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from diffmask.core.batch import Batch
-from diffmask.core.distributions import agreement
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
@@ -84,16 +82,6 @@ class ThresholdSearch:
         """Return the hard masks at a threshold, one per trace."""
         return [kept & (scores > threshold) for kept, scores in zip(self.kept, self.scores, strict=True)]
 
-    def keeps_predictions(self, masks: Sequence[Tensor], share: float) -> bool:
-        """Return whether a share of the rows, rounded down, has the same prediction under one mask per trace."""
-        same = torch.cat(
-            [
-                agreement(trace.answer, self.explainer.predict_masked(trace, self.site, mask))
-                for trace, mask in zip(self.traces, masks, strict=True)
-            ]
-        )
-        return int(same.sum()) >= math.floor(share * len(same))
-
     def highest(
         self,
         margin: float,
@@ -119,9 +107,9 @@ class ThresholdSearch:
 
         def satisfied(level: float) -> bool:
             masks = self.masks(threshold_at(level))
-            if not self.explainer.satisfies_margin(self.traces, self.site, masks, margin, standard_errors):
-                return False
-            return min_agreement is None or self.keeps_predictions(masks, min_agreement)
+            return self.explainer.satisfies_margin(
+                self.traces, self.site, masks, margin, standard_errors, min_agreement
+            )
 
         if not len(pooled):
             return -torch.inf

@@ -146,7 +146,7 @@ def diagnose(
     if all(diagnosis.open_share > 0.97 for diagnosis in diagnoses.values()):
         for site in plain:
             plain[site]["problems"]["all open"] = (
-                "no token is masked at any site: raise the margin, or lower the learning rate"
+                "no token is masked at any site: raise the margin, or lower min_agreement or the learning rate"
             )
     return plain
 
