@@ -18,13 +18,21 @@ class Margin:
     """A margin that depends on the number of tokens that the first mask keeps; notes every question."""
 
     def __init__(self, allowed: Callable[[int], bool]) -> None:
-        self.allowed, self.tried, self.standard_errors = allowed, list[int](), list[float]()
+        self.allowed, self.tried = allowed, list[int]()
+        self.standard_errors, self.min_agreements = list[float](), list[float | None]()
 
     def is_satisfied(
-        self, traces: object, site: str, masks: list[torch.Tensor], margin: float, standard_errors: float
+        self,
+        traces: object,
+        site: str,
+        masks: list[torch.Tensor],
+        margin: float,
+        standard_errors: float,
+        min_agreement: float | None,
     ) -> bool:
         self.tried.append(int(masks[0].sum()))
         self.standard_errors.append(standard_errors)
+        self.min_agreements.append(min_agreement)
         return self.allowed(self.tried[-1])
 
 
@@ -44,7 +52,9 @@ def test_levels_are_tried_from_the_top_and_refined_twice() -> None:
     # 95, 90, 80 and 70 % erase too many; 60 % does not. Then 65 %, and 67.5 %, which does not hold.
     assert search.highest(0.1) == pytest.approx(65.0)
     assert margin.tried == [5, 10, 20, 30, 40, 35, 33]
-    assert set(margin.standard_errors) == {0.0}
+    assert set(margin.standard_errors) == {0.0} and set(margin.min_agreements) == {None}
+    assert search.highest(0.1, min_agreement=0.9) == pytest.approx(65.0)
+    assert set(margin.min_agreements[-7:]) == {0.9}
 
 
 def test_without_a_level_that_holds_a_small_part_may_still_be_erased_or_nothing() -> None:
