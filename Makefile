@@ -58,7 +58,6 @@ toy: $(VENV)/installed ## ten seeds of the toy experiment, checked against what 
 	$(BIN)/python benchmarks/toy.py runs/toy
 
 sst: $(VENV)/installed ## the study of the DiffMask paper on the Sentiment Treebank, read from a folder
-	$(INSTALL) --constraint constraints.txt --editable '.[study]'
 	$(BIN)/diffmask run experiments/sst.yaml --out runs/sst
 	$(BIN)/diffmask run experiments/sst2.yaml --out runs/sst2
 	$(BIN)/python benchmarks/sst.py runs/sst runs/sst2

@@ -3,7 +3,7 @@
 `collect` runs a language model once on every subset of the facts of each prompt that it answers, and stores the values;
 it may be killed and started again. `report` computes every figure of the table from them: leave-one-out, ContextCite
 and verified sets are then functions of stored values. Amortised is fitted on prompts other than those it explains.
-`tune` fine-tunes the model on other prompts of this kind. `rivals` runs the packages context-cite and flashtrace.
+`tune` fine-tunes the model on other prompts of this kind. `rivals` runs published packages.
 `poisoned` asks whether a passage that fooled the model is ranked first; DATA has the files of PoisonedRAG and NQ.
 `scale` measures time and memory of ten times as many prompts, and of one prompt of 8,000 tokens.
 

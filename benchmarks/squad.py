@@ -5,16 +5,18 @@
 Prints one JSON line per figure. Test questions are spread evenly over the test articles. Fits are seeded with 0;
 `--steps`, `--calibration` and `--sites` make them smaller on a busy machine. With `--explainer FOLDER` the fitted
 explainer is saved there, and loaded if it is already there. `--figures` chooses some of model, masks, verified,
-orders, time and evidence.
+words, orders, time and evidence.
 """
 
 import argparse
 import json
 import time
+from collections import defaultdict
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
+from statistics import mean
 from typing import Any
 
 import torch
@@ -31,12 +33,15 @@ from diffmask.methods.diffmask.calibration import calibrate, calibration_split
 from diffmask.methods.diffmask.surrogate_target import DivergenceCosts
 from diffmask.metrics.evidence import top_sentence_probability
 from diffmask.results.intervals import t_interval
+from diffmask.results.word_tags import TAGS, WordTagger
 from diffmask.tasks.question_answering import ANSWERABLE, QUESTION, QuestionAnswering, answer_text, predicted_spans
 from diffmask.tasks.text.encoding import EVIDENCE, SENTENCE
 from diffmask.tasks.text.text_configs import QuestionAnsweringConfig
 
 ROWS_AT_ONCE = 8
-FIGURES = ["model", "masks", "verified", "orders", "time", "evidence"]
+FIGURES = ["model", "masks", "verified", "words", "orders", "time", "evidence"]
+LEAST_WORDS = 20
+"""Words of a kind whose mean is reported, at least."""
 
 
 def report(figure: str, **values: Any) -> None:
@@ -141,6 +146,22 @@ def verified_figures(task: QuestionAnswering, explainer: Any, margin: float, spl
         share=sum(len(one.words) / max(1, len(one.kept)) for one in sets) / count,
     )  # fmt: skip
     found[0].show()
+
+
+def word_figures(task: QuestionAnswering, explainer: Any, split: str) -> None:
+    """Report the number of sites that keep a word of the question or the passage, by part of speech and entity type."""
+    found = task.explain_examples(explainer, task.texts[split], verify=False)
+    for kind, (segment, part) in product(TAGS, enumerate(("question", "passage"))):
+        places = [[index for index, unit in enumerate(one.units) if unit.segment == segment] for one in found]
+        words = [[one.units[index].text for index in chosen] for one, chosen in zip(found, places, strict=True)]
+        sites: dict[str, list[float]] = defaultdict(list)
+        for one, chosen, tags in zip(found, places, WordTagger(kind).tag(words), strict=True):
+            for index, tag in zip(chosen, tags, strict=True):
+                sites[tag].append(float((one.by_layer[:, index] > 0.5).sum()))
+        for tag, values in sorted(sites.items(), key=lambda item: -mean(item[1])):
+            if len(values) >= LEAST_WORDS:
+                report("sites that keep a word", part=part, kind=kind, tag=tag, words=len(values),
+                       sites=len(explainer.sites), **interval(torch.tensor(values)))  # fmt: skip
 
 
 def order_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None:
@@ -257,6 +278,8 @@ def main() -> None:
             mask_figures(task, explainer, margin, task.data["test"])
         if "verified" in arguments.figures:
             verified_figures(task, explainer, margin, "test", arguments.verified)
+    if "words" in arguments.figures:
+        word_figures(task, explainer, "test")
     if "orders" in arguments.figures:
         order_figures(task, explainer, task.data["valid"].spread(arguments.slow))
     if "time" in arguments.figures:

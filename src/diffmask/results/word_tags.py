@@ -1,6 +1,6 @@
 """Part of speech and entity type of words, by a spaCy pipeline in the language of the texts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,35 +21,34 @@ class WordTagger:
     """Tags of the words of a text: universal parts of speech in words ("proper noun"), or types of named entities.
 
     Args:
-        tag: "part-of-speech" or "entity-type".
+        kind: "part-of-speech" or "entity-type".
         pipeline: Name of an installed spaCy pipeline; by default the only one, or the first for English.
     """
 
-    def __init__(self, tag: str, pipeline: str | None = None) -> None:
-        self.tag = tag
+    def __init__(self, kind: str, pipeline: str | None = None) -> None:
+        self.kind = kind
         self.pipeline = pipeline
 
-    def __call__(self, words: Sequence[str]) -> list[str]:
-        """Return the tag of each word."""
+    def tag(self, texts: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+        """Yield the tag of each word, text by text; the pipeline reads several texts at once."""
         nlp = self._nlp
         from spacy.glossary import GLOSSARY
         from spacy.tokens import Doc
 
-        tags = [TAGS[self.tag](token) for token in nlp(Doc(nlp.vocab, words=list(words)))]
-        if self.tag == "entity-type":
-            return [tag or NO_ENTITY for tag in tags]
-        return [GLOSSARY.get(tag, tag) for tag in tags]
+        for document in nlp.pipe(Doc(nlp.vocab, words=list(words)) for words in texts):
+            tags = [TAGS[self.kind](token) for token in document]
+            yield [tag or NO_ENTITY if self.kind == "entity-type" else GLOSSARY.get(tag, tag) for tag in tags]
 
     @cached_property
     def _nlp(self) -> Any:
         try:
             import spacy
         except ImportError:
-            raise ExtraError(f"by='{self.tag}' needs spaCy and a pipeline: {INSTALL}") from None
+            raise ExtraError(f"by='{self.kind}' needs spaCy and a pipeline: {INSTALL}") from None
         installed = sorted(spacy.util.get_installed_models())
         nlp = spacy.load(self._name(installed), exclude=["parser", "lemmatizer"])
-        if not set(COMPONENTS[self.tag]) & set(nlp.pipe_names):
-            raise InputError(f"the spaCy pipeline {nlp.meta['name']} assigns no {self.tag}; it has {nlp.pipe_names}")
+        if not set(COMPONENTS[self.kind]) & set(nlp.pipe_names):
+            raise InputError(f"the spaCy pipeline {nlp.meta['name']} assigns no {self.kind}; it has {nlp.pipe_names}")
         return nlp
 
     def _name(self, installed: Sequence[str]) -> str:

@@ -52,15 +52,15 @@ class SearchConfig:
     Where none does, all sizes that are twice the one before follow."""
     proposals: int = 3
     """Sets that the linear model proposes per batch, at most."""
-    batches: int = 2
-    """Batches of proposals, at most."""
+    batches: int = 1
+    """Batches of proposals per round, at most."""
     least_chance: float = 0.01
     """Smallest share of posterior samples in which a proposed set is the smallest that holds."""
     draws: int = 512
     """Samples from the posterior of the linear model per batch of proposals."""
     restarts: int = 2
     """Further rounds of proposals and removals after sets were grown, while the best set shrinks."""
-    growth_units: int = 10
+    growth_units: int = 4
     """Units by which a set is grown, or that replace an avoided unit: those of the largest estimated effects."""
     growth_sizes: int = 5
     """Size up to which sets are grown from nothing, one unit at a time, where the first minimal set has two or more."""
