@@ -154,14 +154,16 @@ def word_figures(task: QuestionAnswering, explainer: Any, split: str) -> None:
     for kind, (segment, part) in product(TAGS, enumerate(("question", "passage"))):
         places = [[index for index, unit in enumerate(one.units) if unit.segment == segment] for one in found]
         words = [[one.units[index].text for index in chosen] for one, chosen in zip(found, places, strict=True)]
-        sites: dict[str, list[float]] = defaultdict(list)
+        sites: dict[str, list[int]] = defaultdict(list)
         for one, chosen, tags in zip(found, places, WordTagger(kind).tag(words), strict=True):
+            assert one.by_layer is not None
+            kept = (one.by_layer > 0.5).sum(dim=0).tolist()
             for index, tag in zip(chosen, tags, strict=True):
-                sites[tag].append(float((one.by_layer[:, index] > 0.5).sum()))
+                sites[tag].append(kept[index])
         for tag, values in sorted(sites.items(), key=lambda item: -mean(item[1])):
             if len(values) >= LEAST_WORDS:
                 report("sites that keep a word", part=part, kind=kind, tag=tag, words=len(values),
-                       sites=len(explainer.sites), **interval(torch.tensor(values)))  # fmt: skip
+                       sites=len(explainer.sites), **interval(torch.tensor(values).double()))  # fmt: skip
 
 
 def order_figures(task: QuestionAnswering, explainer: Any, batch: Batch) -> None:
