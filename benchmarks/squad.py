@@ -237,7 +237,7 @@ def learn_baseline(task: QuestionAnswering, explainer: Any, updates: int) -> Non
     source, start = generator(0, "baseline"), time.process_time()
     explainer.baselines.requires_grad_(True)
     batches = infinite_minibatches(task.data["train"], ROWS_AT_ONCE, source)
-    learn_baselines(explainer, batches, lambda: explainer.sites[:1], source, updates, 64)
+    learn_baselines(explainer, batches, 1, source, updates, 64)
     report("learned baseline", updates=updates, cpu_seconds=time.process_time() - start)
 
 

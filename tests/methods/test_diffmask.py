@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -80,7 +81,10 @@ def test_a_good_fit_has_no_problems(explainer: MaskExplainer) -> None:
 @pytest.mark.parametrize(
     ("change", "names"),
     [
-        ({"baseline": "random", "learn_baseline": True}, {"leaking baseline"}),
+        (
+            {"baseline": "random", "learn_baseline": True, "schedule": GateSchedule(joint_baseline=True)},
+            {"leaking baseline"},
+        ),
         ({"margin": 0.0}, {"margin of zero"}),
         ({"learning_rate": 10.0}, {"all open", "all closed", "margin", "unreachable", "blind"}),
     ],
@@ -92,6 +96,21 @@ def test_the_problem_of_a_bad_fit_is_named(counter: CountingTask, change: dict[s
     problems = {name for site in bad.diagnostics.values() for name in site["problems"]}
     assert problems & names
     assert any(name in str(warning.message) for warning in caught for name in problems & names)
+
+
+@pytest.mark.parametrize("joint", [False, True])
+def test_a_baseline_is_learned_on_random_masks_before_the_gates_or_jointly(toy_task: CountingTask, joint: bool) -> None:
+    method = DiffMask(
+        mask="states", baseline="zero", learn_baseline=True, batch_size=32, schedule=GateSchedule(joint_baseline=joint)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        short, long = (
+            cast(GatedMaskExplainer, replace(method, steps=steps).fit(toy_task, seed=0)).baselines[-1]
+            for steps in (2, 6)
+        )
+    assert short.norm() > 0
+    assert torch.equal(short, long) is not joint
 
 
 @pytest.mark.parametrize("mask", ["inputs", "states"])

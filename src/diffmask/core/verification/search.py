@@ -60,8 +60,10 @@ class SearchConfig:
     """Samples from the posterior of the linear model per batch of proposals."""
     restarts: int = 2
     """Further rounds of proposals and removals after sets were grown, while the best set shrinks."""
-    growth_units: int = 4
-    """Units by which a set is grown, or that replace an avoided unit: those of the largest estimated effects."""
+    growth_units: int = 3
+    """Units of the largest estimated effects by which a set is grown, times the size of the grown set."""
+    replacements: int = 10
+    """Units that may replace an avoided unit: those of the largest estimated effects."""
     growth_sizes: int = 5
     """Size up to which sets are grown from nothing, one unit at a time, where the first minimal set has two or more."""
     most_rows: int = 256
@@ -160,7 +162,7 @@ class _Search:
             if size >= len(self.best):
                 break
             self.effects.update(self.known)
-            units = [unit for unit in self.effects.ranked() if unit not in grown][: self.config.growth_units]
+            units = [unit for unit in self.effects.ranked() if unit not in grown][: size * self.config.growth_units]
             affordable = yield from self._measure(grown | {unit} for unit in units)
             if not affordable:
                 break
@@ -175,7 +177,7 @@ class _Search:
             return None
         self.effects.update(self.known)
         others = [unit for unit in self.effects.ranked() if unit not in self.avoided | self.best]
-        others = others[: self.config.growth_units]
+        others = others[: self.config.replacements]
         yield from self._measure(self.best - {unit} | {other} for unit in sorted(avoided) for other in others)
         return (yield from self._remove_units())
 

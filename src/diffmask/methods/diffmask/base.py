@@ -83,7 +83,8 @@ class SiteMaskMethod(MaskMethod, ABC):
     baseline: Literal["auto", "mean", "mask", "zero", "random"] = "auto"
     """State that replaces an erased one. Auto: the mask token for inputs if there is one, else the mean state."""
     learn_baseline: bool = False
-    """Whether the baseline is learned, starting from `baseline`."""
+    """Whether the baseline is learned before the masks, starting from `baseline`, so that random masks change the
+    answer least."""
     sites_per_step: int = 2
     """Sites, drawn at random, that are masked per minibatch."""
     first_site_margin_share: float = 0.15

@@ -1,6 +1,6 @@
 """Baselines: the states that replace erased ones, as a fit starts with them and as they are learned."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from jaxtyping import Float
@@ -42,10 +42,18 @@ def _initial_baseline(
     return torch.randn_like(statistics.mean) if kind == "random" else statistics.mean.clone()
 
 
+def draw_sites(explainer: MaskExplainer, count: int, source: torch.Generator) -> tuple[str, ...]:
+    """Draw sites to mask next; inputs are masked once for all sites, which is the first."""
+    if explainer.mask == "inputs":
+        return explainer.sites[:1]
+    order = torch.randperm(len(explainer.sites), generator=source)[:count]
+    return tuple(explainer.sites[index] for index in order.tolist())
+
+
 def learn_baselines(
     explainer: MaskExplainer,
     batches: Iterator[Batch],
-    draw_sites: Callable[[], tuple[str, ...]],
+    sites_per_batch: int,
     source: torch.Generator,
     updates: int = 64,
     statistics_rows: int = 256,
@@ -57,7 +65,7 @@ def learn_baselines(
     starts = {explainer.masked_site(site): explainer.baseline(site).detach().clone() for site in explainer.sites}
     statistics = site_statistics(explainer.task, starts, statistics_rows)
     offsets = {site: nn.Parameter(torch.zeros_like(start)) for site, start in starts.items()}
-    steps = -(-updates * len(offsets) // len(draw_sites()))
+    steps = -(-updates * len(offsets) // min(sites_per_batch, len(offsets)))
     optimizer = torch.optim.Adam(offsets.values(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
 
@@ -70,7 +78,7 @@ def learn_baselines(
         with torch.no_grad():
             trace = ForwardTrace.of(explainer.task, rows)
         optimizer.zero_grad()
-        for site in draw_sites():
+        for site in draw_sites(explainer, sites_per_batch, source):
             kept = torch.rand(rows.tokens.shape, generator=source) < torch.rand(len(rows), 1, generator=source)
             divergence(trace.answer, explainer.predict_masked(trace, site, kept, learned(site))).mean().backward()
         optimizer.step()

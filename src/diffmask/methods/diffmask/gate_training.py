@@ -70,6 +70,9 @@ class GateSchedule:
     multiplier_floor: tuple[float, float] = (0.7, 1.0)
     """Smallest multiplier at the start and once the margin is at its target, in the same units. A higher one stops a
     fit whose margin would allow to mask more."""
+    joint_baseline: bool = False
+    """Whether a learned baseline is learned together with the gates (De Cao's code), not before them on random masks.
+    On transformers the gates then encode the answer in the pattern of the erased tokens, and hard masks fail."""
     site_sampling: Literal["uniform", "adaptive"] = "uniform"
     """Adaptive draws a site with a sparse mask that satisfies the margin a tenth as often (De Cao's code)."""
 

@@ -19,7 +19,7 @@ from diffmask.core.baseline_states import site_statistics
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.progress import progress_bar, stop_at_interrupt
 from diffmask.core.task import Task
-from diffmask.core.training import seeded
+from diffmask.core.training import generator, infinite_minibatches, seeded
 from diffmask.errors import ConfigError
 from diffmask.methods.diffmask.base import (
     LENGTH_POOL,
@@ -29,7 +29,7 @@ from diffmask.methods.diffmask.base import (
     MaskKind,
     SiteMaskMethod,
 )
-from diffmask.methods.diffmask.baseline import initial_baselines
+from diffmask.methods.diffmask.baseline import initial_baselines, learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split, held_out_rows
 from diffmask.methods.diffmask.diagnostics import diagnose, report
 from diffmask.methods.diffmask.gate_training import DEFAULT_SCHEDULE, GateSchedule, GateTrainer
@@ -61,7 +61,7 @@ class DiffMask(SiteMaskMethod):
     """
 
     name: ClassVar[str] = "diffmask"
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 4
     writes_checkpoints: ClassVar[bool] = True
 
     learning_rate: float = 4e-3
@@ -139,6 +139,10 @@ class DiffMask(SiteMaskMethod):
 
     def train(self, explainer: "GatedMaskExplainer", task: Task, seed: int) -> None:
         """Train the probes, calibrate the hard masks on held-out rows, diagnose them on others."""
+        if self.learn_baseline and not self.schedule.joint_baseline:
+            source = generator(seed, "diffmask baseline")
+            batches = infinite_minibatches(task.data["train"], self.batch_size, source, self.length_pool)
+            learn_baselines(explainer, batches, self.sites_per_step, source)
         trainer = GateTrainer(self, explainer, task, seed)
         # Dropout draws from torch's global generator.
         with seeded(seed, "diffmask dropout") if self.uses_dropout else nullcontext(), explainer.fitting():

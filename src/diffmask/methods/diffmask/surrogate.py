@@ -153,7 +153,7 @@ class SurrogateMask(SiteMaskMethod):
         batches = infinite_minibatches(rows, self.batch_size, source, LENGTH_POOL)
         objective = MaskedCopies(explainer, self.mask_pairs, self.on_policy_masks, self.sites_per_step, source)
         if self.learn_baseline:
-            learn_baselines(explainer, batches, objective.draw_sites, source)
+            learn_baselines(explainer, batches, self.sites_per_step, source)
         schedule = TrainingSchedule(
             budget=self._training_budget(),
             steps_per_batch=self.steps_per_batch,

@@ -14,6 +14,7 @@ from diffmask.core.explainer import ForwardTrace
 from diffmask.methods.amortised.network import CachedStates, cache_states
 from diffmask.methods.amortised.network_training import Objective
 from diffmask.methods.amortised.objectives import masked_logits, sample_mask_pairs
+from diffmask.methods.diffmask.baseline import draw_sites
 from diffmask.methods.diffmask.surrogate_target import SurrogateTarget, surrogate_target
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
         """Run one forward pass without masks, and one over all copies per masked site."""
         trace = ForwardTrace.of(self.explainer.task, batch)
         kept, logits = {}, {}
-        for site in self.draw_sites():
+        for site in draw_sites(self.explainer, self.sites_per_batch, self.source):
             masked = self.explainer.masked_site(site)
             on_policy = [self._on_policy(trace, site)] if self.on_policy_masks else []
             kept[masked] = torch.cat(
@@ -91,14 +92,6 @@ class MaskedCopies(Objective["LayerwiseAttributor", MaskedCopiesBatch]):
                 loss = loss + batch.target.guide_loss(contributions, batch.guide, batch.maskable)[:, None]
             losses.append(loss)
         return torch.cat(losses, dim=1)
-
-    def draw_sites(self) -> tuple[str, ...]:
-        """Draw the sites to mask next; for inputs always the first."""
-        sites = self.explainer.sites
-        if self.explainer.mask == "inputs":
-            return sites[:1]
-        order = torch.randperm(len(sites), generator=self.source)[: self.sites_per_batch]
-        return tuple(sites[index] for index in order.tolist())
 
     def _on_policy(self, trace: ForwardTrace, site: str) -> Bool[Tensor, "row copy token"]:
         """Draw masks by the costs of the masked site; for inputs by those of any site, half of the time the last."""
