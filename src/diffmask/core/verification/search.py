@@ -62,9 +62,9 @@ class SearchConfig:
     """Further rounds of proposals and removals after sets were grown, while the best set shrinks."""
     growth_units: int = 3
     """Units of the largest estimated effects by which a set is grown, times the size of the grown set."""
-    replacements: int = 10
+    replacements: int = 4
     """Units that may replace an avoided unit: those of the largest estimated effects."""
-    growth_sizes: int = 5
+    growth_sizes: int = 3
     """Size up to which sets are grown from nothing, one unit at a time, where the first minimal set has two or more."""
     most_rows: int = 256
     """Masked rows of one text that go through the model, at most. A search that is cut short has `minimal=False`."""
