@@ -64,7 +64,7 @@ class SearchConfig:
     """Units of the largest estimated effects by which a set is grown, times the size of the grown set."""
     replacements: int = 4
     """Units that may replace an avoided unit: those of the largest estimated effects."""
-    growth_sizes: int = 3
+    growth_sizes: int = 5
     """Size up to which sets are grown from nothing, one unit at a time, where the first minimal set has two or more."""
     most_rows: int = 256
     """Masked rows of one text that go through the model, at most. A search that is cut short has `minimal=False`."""
