@@ -12,13 +12,14 @@ from statistics import mean
 from typing import cast
 
 import diffmask as dm
+from checked_texts import Texts, check
 from diffmask.core.config import parse
 from diffmask.core.store import Store
 from diffmask.metrics.counterfactual import CounterfactualEdits
 from diffmask.results.intervals import t_interval
 from diffmask.tasks.classification import TextClassification
 from diffmask.workspace.workspace import Workspace
-from verified import ORDERS, Texts, check, verified
+from verified import ORDERS, verified
 
 MAX_TOKENS = 256
 METHODS = ("surrogate-mask", "amortised", "gradient", "random")

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributions import Distribution
 
 import diffmask as dm
 from diffmask.core.answers import TokenCategoricals
@@ -102,12 +103,16 @@ def _portions(subsets: Tensor) -> Iterator[Tensor]:
     return iter(subsets[order.argsort(stable=True)].split(SUBSETS_AT_ONCE))
 
 
+def predict_with(task: dm.TextGeneration, batch: Batch, numbers: Tensor, kept: Tensor) -> tuple[Distribution, Batch]:
+    """Return the answers to copies of a prompt with only some facts kept, and the unmasked copies."""
+    copies = batch.repeat(len(kept))
+    return task.predict(task.erase(copies, tokens_of_units(~kept, numbers.expand(len(kept), -1)))), copies
+
+
 def _subset_values(
     task: dm.TextGeneration, batch: Batch, numbers: Tensor, whole: object, rows: Tensor
 ) -> dict[str, Tensor]:
-    copies = batch.repeat(len(rows))
-    erased = tokens_of_units(~SUBSETS[rows], numbers.expand(len(rows), -1))
-    answer = task.predict(task.erase(copies, erased))
+    answer, copies = predict_with(task, batch, numbers, SUBSETS[rows])
     assert isinstance(whole, TokenCategoricals)
     original = select_rows(whole, torch.zeros(len(rows), dtype=torch.long))
     return {

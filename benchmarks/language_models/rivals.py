@@ -5,6 +5,8 @@ They live in an environment of their own, or in a folder on PYTHONPATH:
     pip install --target rivals --no-deps context-cite==0.0.4 flashtrace==0.1.1 shapiq==1.4.1 icx360==0.1.0
     pip install --target rivals nltk spacy seaborn wordfreq
     pip install --target rivals --no-deps toma evaluate sentence-transformers sparse-transform galois colour
+
+icx360 loads a spaCy pipeline although the sentences are given: the one that `make test` installs.
 """
 
 import json
@@ -19,8 +21,9 @@ from safetensors.torch import load_file
 
 import diffmask as dm
 from diffmask.core.distributions import log_odds
-from diffmask.core.units import tokens_of_units
 from diffmask.datasets.planted_facts import PlantedFact
+from diffmask.tasks.generation.prompt_encoding import ResponseRow
+from language_models.measure import SUBSETS_AT_ONCE, predict_with
 
 
 def run_rivals(model: str, folder: Path, prompts: int, facts: int, ablations: int = 64) -> None:
@@ -91,7 +94,7 @@ def flashtrace(task: dm.TextGeneration, fact: PlantedFact, response: str, ablati
     """Return the sum of the package's token scores over each fact; it needs no ablations."""
     from flashtrace import FlashTrace
 
-    row = task.read([{"documents": [fact.document], "question": fact.question, "response": response}])[0]
+    row = _read(task, fact, response)
     start = time.process_time()
     task.model.set_attn_implementation("eager")
     try:
@@ -108,17 +111,15 @@ def shapley_values(task: dm.TextGeneration, fact: PlantedFact, response: str, ab
     """Return the Shapley values that shapiq's KernelSHAP estimates; facts are hidden from attention."""
     from shapiq import KernelSHAP
 
-    row = task.read([{"documents": [fact.document], "question": fact.question, "response": response}])[0]
-    batch = task.batch_of([row])
+    batch = task.batch_of([_read(task, fact, response)])
     numbers = task.unit_numbers(batch)
 
     @torch.no_grad()
     def game(coalitions: Any) -> Any:
         values = []
-        for kept in torch.from_numpy(coalitions).bool().split(8):
-            copies = batch.repeat(len(kept))
-            erased = tokens_of_units(~kept, numbers.expand(len(kept), -1))
-            values.append(log_odds(task.predict(task.erase(copies, erased)), copies.target))
+        for kept in torch.from_numpy(coalitions).bool().split(SUBSETS_AT_ONCE):
+            answer, copies = predict_with(task, batch, numbers, kept)
+            values.append(log_odds(answer, copies.target))
         return torch.cat(values).numpy()
 
     start = time.process_time()
@@ -145,6 +146,11 @@ def c_lime(task: dm.TextGeneration, fact: PlantedFact, response: str, ablations:
     )
     scores = found["attributions"]["prob"][: len(fact.facts)].tolist()
     return {"scores": scores, "seconds": time.process_time() - start}
+
+
+def _read(task: dm.TextGeneration, fact: PlantedFact, response: str) -> ResponseRow:
+    """Return the prompt with the response that is explained."""
+    return task.read([{"documents": [fact.document], "question": fact.question, "response": response}])[0]
 
 
 def _sums(scores: Sequence[float], numbers: Sequence[int], facts: int) -> list[float]:

@@ -267,3 +267,11 @@ class MaskExplainer(Explainer, ABC):
         """
         site = self.sites[0] if layer is None else layer
         return self.task.predict(batch, self.edits(site, kept.to(self.baseline(site).dtype), batch.maskable))
+
+
+def draw_sites(explainer: MaskExplainer, count: int, source: torch.Generator) -> tuple[str, ...]:
+    """Draw the sites to mask next; a mask of inputs serves all sites, so only the first is returned."""
+    if explainer.mask == "inputs":
+        return explainer.sites[:1]
+    order = torch.randperm(len(explainer.sites), generator=source)[:count]
+    return tuple(explainer.sites[index] for index in order.tolist())

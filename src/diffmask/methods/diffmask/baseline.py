@@ -12,7 +12,7 @@ from diffmask.core.distributions import divergence
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.progress import progress_bar
 from diffmask.core.task import Task
-from diffmask.methods.diffmask.base import MaskExplainer, SiteMaskMethod
+from diffmask.methods.diffmask.base import MaskExplainer, SiteMaskMethod, draw_sites
 
 LEARNING_RATE = 0.1
 """In standard deviations of a site's states: those of an embedding may be a tenth of a later layer's."""
@@ -40,14 +40,6 @@ def _initial_baseline(
     if kind == "zero":
         return torch.zeros_like(statistics.mean)
     return torch.randn_like(statistics.mean) if kind == "random" else statistics.mean.clone()
-
-
-def draw_sites(explainer: MaskExplainer, count: int, source: torch.Generator) -> tuple[str, ...]:
-    """Draw sites to mask next; inputs are masked once for all sites, which is the first."""
-    if explainer.mask == "inputs":
-        return explainer.sites[:1]
-    order = torch.randperm(len(explainer.sites), generator=source)[:count]
-    return tuple(explainer.sites[index] for index in order.tolist())
 
 
 def learn_baselines(

@@ -14,7 +14,7 @@ from diffmask.core.explainer import ForwardTrace
 from diffmask.methods.amortised.network import CachedStates, cache_states
 from diffmask.methods.amortised.network_training import Objective
 from diffmask.methods.amortised.objectives import masked_logits, sample_mask_pairs
-from diffmask.methods.diffmask.baseline import draw_sites
+from diffmask.methods.diffmask.base import draw_sites
 from diffmask.methods.diffmask.surrogate_target import SurrogateTarget, surrogate_target
 
 if TYPE_CHECKING:
