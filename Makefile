@@ -69,7 +69,8 @@ roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1 or TASK=2, three seeds 
 	$(BIN)/python benchmarks/roar_published.py runs/roar_babi$(TASK:1=) babi-$(TASK)
 
 SST ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/sst,data/sst)
-roar-sst: $(VENV)/installed ## ROAR and Recursive ROAR on the Sentiment Treebank in the folder SST=FOLDER; resumes
+roar-sst: $(VENV)/installed ## Recursive ROAR on the Sentiment Treebank in the folder SST=FOLDER, five seeds or SEEDS=[...]; resumes
+	test -s runs/sst.vec || $(BIN)/python benchmarks/word_vectors.py --data sst --folder $(SST) --out runs/sst.vec
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_sst.yaml --out runs/roar_sst --engine processes tasks.0.folder=$(SST) $(if $(SEEDS),seeds=$(SEEDS))
 	$(BIN)/python benchmarks/roar_published.py runs/roar_sst sst
 

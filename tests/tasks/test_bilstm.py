@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from diffmask.core.scores import auroc_score, macro_f1_score
 from diffmask.core.task import Task
 from diffmask.core.training import generator
 from diffmask.datasets import babi
-from diffmask.datasets.tokenizers import MASK, TokenizedExample, Vocabulary
+from diffmask.datasets.tokenizers import MASK, SPECIAL_TOKENS, TokenizedExample, Vocabulary
 from diffmask.methods.attention import Attention
 from diffmask.methods.gradients import Gradient, state_gradient
 from diffmask.tasks.bilstm.bilstm_config import BiLSTMConfig
@@ -29,6 +30,7 @@ from diffmask.tasks.bilstm.model import BiLSTMEncoder, PairBiLSTM, SingleBiLSTM
 
 Cut = Callable[[Batch, int, torch.Generator], Iterator[Batch]]
 SMALL = BiLSTMConfig(data="babi-1", rows=120, epochs=1)
+WORDS = Vocabulary((*SPECIAL_TOKENS, *(f"word{number}" for number in range(20))))
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,8 @@ def test_both_directions_are_those_of_a_packed_bidirectional_lstm() -> None:
         getattr(whole, name).data = value.data
     for name, value in encoder.backward_lstm.named_parameters():
         getattr(whole, f"{name}_reverse").data = value.data
-    lengths = torch.tensor([3, 6, 1, 4])
-    embedded, present = torch.randn(4, 6, 5), torch.arange(6) < lengths[:, None]
+    lengths = torch.randint(1, 7, (40,))  # More rows than run together.
+    embedded, present = torch.randn(40, 6, 5), torch.arange(6) < lengths[:, None]
     states = bidirectional_states(encoder.forward_lstm, encoder.backward_lstm, embedded, lengths)
     packed, (last, _) = whole(pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False))
     expected, _ = pad_packed_sequence(packed, batch_first=True)
@@ -70,7 +72,7 @@ def test_a_seed_begins_with_the_published_weights() -> None:
     vectors = [np.random.randn(50) for _ in range(24)]  # None for padding.
     torch.manual_seed(3)
     text, question, of_text, of_question, score, *_ = published_modules()
-    model, _ = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
+    model, _ = SMALL.init_model(WORDS, classes=36, paired=True, seed=3)
     assert isinstance(model, PairBiLSTM)
     for embedding in (model.embedding, model.question_embedding):
         torch.testing.assert_close(embedding.weight, torch.tensor(np.vstack([np.zeros(50), *vectors])).float())
@@ -92,7 +94,7 @@ def test_a_retrained_model_begins_with_the_published_second_weights() -> None:
     for _ in range(3):  # Loaders of three splits, each of which draws a seed for its worker.
         iter(DataLoader([0.0]))  # type: ignore[arg-type]  # a list will do
     text = nn.LSTM(50, 32, batch_first=True, bidirectional=True)
-    model, _ = SMALL.init_model(words=25, classes=36, paired=True, seed=3, earlier=1)
+    model, _ = SMALL.init_model(WORDS, classes=36, paired=True, seed=3, earlier=1)
     assert isinstance(model, PairBiLSTM)
     torch.testing.assert_close(model.embedding.weight[1:], torch.tensor(second_vectors).float())
     torch.testing.assert_close(model.encoder.forward_lstm.weight_ih_l0, text.weight_ih_l0, rtol=0, atol=0)
@@ -105,7 +107,7 @@ def test_a_seed_sees_the_published_batches() -> None:
     published_modules()
     shuffled: DataLoader[Any] = DataLoader(range(130), batch_size=50, shuffle=True)  # type: ignore[arg-type]
     validation: DataLoader[Any] = DataLoader(range(40))  # type: ignore[arg-type]  # a range will do
-    _, source = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
+    _, source = SMALL.init_model(WORDS, classes=36, paired=True, seed=3)
     for _epoch in range(3):
         batches = list(batches_of_any_length(rows, 50, source))
         for published, ours in zip(shuffled, batches, strict=True):
@@ -115,7 +117,7 @@ def test_a_seed_sees_the_published_batches() -> None:
 
 
 def test_an_epoch_draws_what_the_published_loaders_drew() -> None:
-    _, source = SMALL.init_model(words=25, classes=36, paired=True, seed=3)
+    _, source = SMALL.init_model(WORDS, classes=36, paired=True, seed=3)
     torch.set_rng_state(source.get_state())
     SMALL.training.train(SMALL.build(3), source)
     next(iter(DataLoader(range(9), shuffle=True)))  # type: ignore[arg-type]  # a range will do
@@ -125,10 +127,22 @@ def test_an_epoch_draws_what_the_published_loaders_drew() -> None:
 
 def test_batches_are_drawn_by_the_generator_of_the_weights(task: BiLSTMClassification) -> None:
     for trained, earlier in ((task, 0), (task.retrain(task.data, seed=0), 1)):
-        model, source = SMALL.init_model(len(task.vocabulary), len(task.names), task.paired, 0, earlier)
+        model, source = SMALL.init_model(task.vocabulary, len(task.names), task.paired, 0, earlier)
         again = BiLSTMClassification(SMALL, task.vocabulary, task.names, model, task.data)
         SMALL.training.train(again, source)
         assert again.fingerprint() == trained.fingerprint()
+
+
+def test_initial_vectors_come_from_a_file_and_special_tokens_begin_at_zero(tmp_path: Path) -> None:
+    file = tmp_path / "crawl.vec"
+    file.write_text("3 2\nword0 1 2\n[MASK] 9 9\nunseen 3 4\n")
+    config = replace(SMALL, vectors=str(file))
+    model, _ = config.init_model(WORDS, classes=36, paired=True, seed=0)
+    assert isinstance(model, PairBiLSTM)
+    expected = torch.zeros(25, 2)
+    expected[5] = torch.tensor([1.0, 2.0])
+    assert model.embedding.weight.equal(expected) and model.question_embedding.weight.equal(expected)
+    assert "crawl vectors" in config.label and str(tmp_path) not in config.label
 
 
 def published_modules() -> list[Any]:
@@ -139,7 +153,7 @@ def published_modules() -> list[Any]:
 
 
 def test_the_two_embeddings_of_a_pair_are_learned_apart() -> None:
-    model, _ = SMALL.init_model(words=25, classes=36, paired=True, seed=0)
+    model, _ = SMALL.init_model(WORDS, classes=36, paired=True, seed=0)
     assert isinstance(model, PairBiLSTM)
     assert model.embedding.weight.data_ptr() != model.question_embedding.weight.data_ptr()
     assert model.embedding.weight.requires_grad and model.embedding.padding_idx == 0

@@ -138,7 +138,7 @@ class BiLSTMClassification(Task, RowText, Retrainable):
 
         From the first initialisation it would learn to attend to the same tokens, and find the masks there.
         """
-        model, order = self.config.init_model(len(self.vocabulary), len(self.names), self.paired, seed, earlier=1)
+        model, order = self.config.init_model(self.vocabulary, len(self.names), self.paired, seed, earlier=1)
         task = BiLSTMClassification(self.config, self.vocabulary, self.names, model, data)
         self.config.training.train(task, order)
         return task

@@ -15,6 +15,8 @@ Length = Int[Tensor, " row"]
 
 MAX_KERNEL_WIDTH = 64
 """Largest LSTM for which the kernel, one row after another, is faster than torch on all rows together."""
+MIN_ROWS_TOGETHER = 16
+"""Smallest number of rows that torch runs together; fewer use the processor badly."""
 
 
 def bidirectional_states(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded, length: Length) -> States:
@@ -24,11 +26,35 @@ def bidirectional_states(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded
     """
     recurrent = recurrent_weights(forward_lstm, backward_lstm)
     if recurrent.requires_grad or not kernel_supported(forward_lstm, embedded):
-        forward_states, _ = forward_lstm(embedded)
-        backward_states, _ = backward_lstm(reverse_by_length(embedded, length))
-        return torch.cat([forward_states, reverse_by_length(backward_states, length)], dim=-1)
+        return _torch_states(forward_lstm, backward_lstm, embedded, length)
     inputs = input_gates(forward_lstm, backward_lstm, embedded.flatten(0, 1)).view(*embedded.shape[:2], 2, -1)
     return _Recurrence.apply(inputs, length, recurrent).flatten(-2)
+
+
+def _torch_states(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded, length: Length) -> States:
+    """Run torch's LSTMs on rows of similar length together: with rows of all lengths, half of the work is padding."""
+    order = length.argsort()
+    parts = []
+    for rows in order.split(_rows_together(len(order))):
+        longest = int(length[rows].max())
+        states = _states_of(forward_lstm, backward_lstm, embedded[rows, :longest], length[rows])
+        parts.append(nn.functional.pad(states, (0, 0, 0, embedded.shape[1] - longest)))
+    return torch.cat(parts)[order.argsort()]
+
+
+def _states_of(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded, length: Length) -> States:
+    forward_states, _ = forward_lstm(embedded)
+    backward_states, _ = backward_lstm(reverse_by_length(embedded, length))
+    return torch.cat([forward_states, reverse_by_length(backward_states, length)], dim=-1)
+
+
+def _rows_together(rows: int) -> int:
+    """Return a quarter of the rows, but not fewer than are fast.
+
+    >>> _rows_together(32), _rows_together(512), _rows_together(3)
+    (16, 128, 16)
+    """
+    return max(MIN_ROWS_TOGETHER, -(-rows // 4))
 
 
 def kernel_supported(lstm: nn.LSTM, inputs: Tensor) -> bool:
