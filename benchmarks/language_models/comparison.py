@@ -118,8 +118,7 @@ def _of_tokens(name: str, reduce: str) -> Callable[[dict[str, Tensor]], Tensor]:
 
 SCORES: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "leave-one-out": _leave_one_out,
-    "context-cite-32": _context_cite(32),
-    "context-cite-64": _context_cite(64),
+    **{f"context-cite-{ablations}": _context_cite(ablations) for ablations in (16, 32, 64)},
     **{
         f"{name} ({reduce})": _of_tokens(name, reduce)
         for name in ("gradient", "attention", "input-x-gradient")
@@ -191,7 +190,7 @@ def report(folder: Path) -> None:
         f"KL with only the planted fact {np.mean(alone):.2f}, then the same response {np.mean(same):.2f}"
     )
     scores = {**{name: prompts.scores(name) for name in SCORES}, "amortised": prompts.amortised()}
-    scores |= {f"amortised, {copies} ablations": prompts.refined(scores["amortised"], copies) for copies in (8, 16)}
+    scores |= {f"amortised, {copies} ablations": prompts.refined(scores["amortised"], copies) for copies in (8, 16, 32)}
     print(f"{'method':28} {'planted first':24} {'n':4} {'LDS':24} {'correlation with leave-one-out'}")
     for name, found in scores.items():
         known = [number for number in range(len(found)) if bool(found[number].isfinite().all())]
@@ -218,7 +217,7 @@ def report_rivals(prompts: Prompts, scores: dict[str, Tensor]) -> None:
         f"{name} (package)": [torch.tensor(found[name]["scores"]) for found in prompts.rivals.values()]
         for name in next(iter(prompts.rivals.values()))
     }
-    for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations"):
+    for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations", "amortised, 32 ablations"):
         compared[name] = [scores[name][number] for number in prompts.rivals]
     print(
         f"published packages, {len(prompts.rivals)} prompts; LDS over context-cite's own ablations (removed sentences)"

@@ -52,6 +52,21 @@ def test_the_same_seed_gives_the_same_classifier(task: TextClassification, folde
     assert make_config(folder).load(seed=1).fingerprint() != task.fingerprint()
 
 
+def test_mixed_precision_multiplies_in_bfloat16_and_learns_the_same(folder: Path) -> None:
+    config = replace(make_config(folder), precision="bfloat16")
+    untrained = config.build(seed=0)
+    head = next(module for name, module in untrained.model.named_modules() if name == "classifier")
+    products: set[torch.dtype] = set()
+    head.register_forward_hook(lambda _module, _inputs, output: products.add(output.dtype))
+    replace(config, epochs=1).train(untrained, 0)
+    assert torch.bfloat16 in products, "training"
+    assert torch.float32 in products, "validation"
+    task = config.load(seed=0)
+    assert isinstance(task, TextClassification)
+    assert {value.dtype for value in task.model.parameters()} == {torch.float32}
+    assert task.score(task.data["test"]) > 0.9
+
+
 def test_a_saved_classifier_loads_in_transformers_and_here(task: TextClassification, tmp_path: Path) -> None:
     task.save_pretrained(tmp_path / "clf")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "clf").eval()

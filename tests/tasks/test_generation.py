@@ -492,6 +492,27 @@ def test_refined_scores_are_exact_for_additive_effects() -> None:
     torch.testing.assert_close(refine_scores(prior, kept, kept.float() @ truth + 7.0), truth, rtol=0, atol=0.05)
 
 
+@pytest.mark.parametrize(("units", "copies"), [(6, 16), (3, 8), (8, 16), (9, 40)])
+def test_interactions_of_two_parts_do_not_bias_the_refined_effect_of_a_third(units: int, copies: int) -> None:
+    from diffmask.methods.amortised.refine_parts import refining_masks
+
+    kept = refining_masks(units, copies, torch.Generator().manual_seed(1))
+    assert len(kept) == copies + 1 and kept[0].all()
+    design = 2 ** (copies // 2).bit_length()  # The last copies are random pairs where copies are no power of two.
+    signs = 2.0 * kept[1 : design + 1].double() - 1
+    assert signs.sum(dim=0).abs().max() == 0
+    assert (signs.T @ signs - len(signs) * torch.eye(units)).abs().max() == 0
+    of_pairs = torch.einsum("ki,kj,kl->ijl", signs, signs, signs)
+    assert of_pairs.abs().max() == 0
+
+
+def test_more_parts_than_the_design_has_columns_are_refined_by_random_pairs() -> None:
+    from diffmask.methods.amortised.refine_parts import refining_masks
+
+    kept = refining_masks(20, 16, torch.Generator().manual_seed(1))
+    assert kept.shape == (17, 20) and (kept[1::2] ^ kept[2::2]).all()
+
+
 @pytest.mark.usefixtures("cache")
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 def test_refined_scores_of_a_batch_are_those_of_single_rows() -> None:
