@@ -1,11 +1,13 @@
 """Masks of an extractive question answering model: what they erase, what the answer needs, and where it is found.
 
     python benchmarks/squad.py --model QA --data squad:FOLDER [--fit 2000] [--texts 200] [--margins 1.0 0.1]
+        [KEY=VALUE ...]
 
-Prints one JSON line per figure. Test questions are spread evenly over the test articles. Fits are seeded with 0;
-`--steps`, `--calibration` and `--sites` make them smaller on a busy machine. With `--explainer FOLDER` the fitted
-explainer is saved there, and loaded if it is already there. `--figures` chooses some of model, masks, verified,
-words, orders, time and evidence.
+Prints one JSON line per figure. Test questions are spread evenly over the test articles. Fits are seeded with 0. The
+options are those of the method, such as `name=diffmask sites=[output]` for gates; the default is `surrogate-mask` with
+the mean divergence bounded, as in the paper. With `--explainer FOLDER` the fitted explainer is saved there, and loaded
+if it is already there. Thresholds are calibrated again for every further margin. `--figures` chooses some of model,
+masks, verified, words, orders, time and evidence.
 """
 
 import argparse
@@ -24,10 +26,12 @@ from torch import Tensor
 
 import diffmask as dm
 from diffmask.core.batch import Batch, iter_by_length
+from diffmask.core.config import parse, parse_overrides
 from diffmask.core.distributions import agreement, concatenate, divergence, predicted_outcome
 from diffmask.core.explainer import ForwardTrace
 from diffmask.core.training import generator, infinite_minibatches
 from diffmask.datasets.squad import answer_f1, exact_match
+from diffmask.methods.diffmask.base import SiteMaskMethod
 from diffmask.methods.diffmask.baseline import learn_baselines
 from diffmask.methods.diffmask.calibration import calibrate, calibration_split
 from diffmask.methods.diffmask.surrogate_target import DivergenceCosts
@@ -218,13 +222,12 @@ def fitted(arguments: argparse.Namespace, task: QuestionAnswering) -> Any:
     if folder is not None and folder.is_dir():
         return dm.load_explainer(folder, task)
     start, cpu = time.perf_counter(), time.process_time()
-    method = dm.SurrogateMask(
-        margin=arguments.margins[0], steps=arguments.steps, batch_size=arguments.batch_size,
-        sites=tuple(arguments.sites), calibration_rows=arguments.calibration, coverage=None,
-        steps_per_batch=arguments.steps_per_batch,
-    )  # fmt: skip
+    choices = {"name": "surrogate-mask", "margin": arguments.margins[0], **parse_overrides(arguments.choices)}
+    if choices["name"] == "surrogate-mask":
+        choices = {"coverage": None, "steps": 128, "batch_size": 16, "steps_per_batch": 4, **choices}
+    method = parse("method", choices, "squad")
     explainer = method.fit(task)
-    report("fit", questions=len(task.data["train"]), steps=arguments.steps, rows_per_step=arguments.batch_size,
+    report("fit", method=method.label, questions=len(task.data["train"]),
            seconds=time.perf_counter() - start, cpu_seconds=time.process_time() - cpu,
            peak_megabytes=getrusage(RUSAGE_SELF).ru_maxrss / 1024)  # fmt: skip
     if folder is not None:
@@ -241,15 +244,15 @@ def learn_baseline(task: QuestionAnswering, explainer: Any, updates: int) -> Non
     report("learned baseline", updates=updates, cpu_seconds=time.process_time() - start)
 
 
-def calibrate_again(task: QuestionAnswering, explainer: Any, method: dm.SurrogateMask) -> None:
-    """Calibrate the thresholds for another margin; the surrogate does not depend on it."""
+def calibrate_again(task: QuestionAnswering, explainer: Any, method: SiteMaskMethod) -> None:
+    """Calibrate the thresholds for another margin; a surrogate does not depend on it."""
     rows = calibration_split(task)[0].spread(method.calibration_rows)
     calibrate(explainer, rows, method.site_margins(explainer.sites))
     explainer.config = method
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--fit", type=int, default=2000, help="training questions of a fit")
@@ -258,14 +261,10 @@ def main() -> None:
     parser.add_argument("--slow", type=int, default=60, help="test questions for slow methods")
     parser.add_argument("--long", type=int, default=500, help="questions of the largest length whose time is measured")
     parser.add_argument("--margins", type=float, nargs="+", default=[1.0, 0.1])
-    parser.add_argument("--steps", type=int, default=128)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--calibration", type=int, default=256)
-    parser.add_argument("--steps-per-batch", type=int, default=4)
-    parser.add_argument("--sites", nargs="*", default=[])
     parser.add_argument("--baseline-updates", type=int, default=0, help="learn the erased state after the fit")
     parser.add_argument("--explainer", type=Path, help="folder of the fitted explainer")
     parser.add_argument("--figures", nargs="+", default=FIGURES)
+    parser.add_argument("choices", nargs="*", metavar="KEY=VALUE", help="options of the method")
     arguments = parser.parse_args()
     task = load(arguments)
     if "model" in arguments.figures:
@@ -287,7 +286,7 @@ def main() -> None:
     if "time" in arguments.figures:
         time_figures(task, explainer, long_rows(task, arguments.long))
     if "evidence" in arguments.figures:
-        evidence_figures(task, {"surrogate-mask": explainer}, task.data["test"])
+        evidence_figures(task, {explainer.config.name: explainer}, task.data["test"])
         others = {
             "gradient": dm.Gradient(),
             "integrated-gradients": dm.IntegratedGradients(n_steps=10),

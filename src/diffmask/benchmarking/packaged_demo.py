@@ -12,6 +12,7 @@ from diffmask.explanation.explanation import Explanation
 from diffmask.explanation.verified_set import HardMask
 from diffmask.methods.diffmask.surrogate import SurrogateMask
 from diffmask.results.benchmark_result import BenchmarkResult
+from diffmask.results.formatting import format_decimal
 from diffmask.tasks.text.text_configs import FineTunedClassificationConfig
 from diffmask.workspace.quick import explain
 from diffmask.workspace.workspace import Workspace
@@ -99,5 +100,5 @@ def _line(explanation: Explanation, check: HardMask) -> str:
     earlier = f"\n    needed by every layer but the last: {', '.join(late)}" if late else ""
     return (
         f"{explanation.prediction}: {explanation.text}\n    {enough}{earlier}\n"
-        f"    with these words alone: {check.prediction}, KL {check.divergence:.3f} nats"
+        f"    with these words alone: {check.prediction}, KL {format_decimal(check.divergence, 3)} nats"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from diffmask.errors import InputError
 from diffmask.explanation.text_units import Span
+from diffmask.results.formatting import format_decimal
 
 MOST_PASSES = 64
 """Masked copies of a prompt that one verified set may take."""
@@ -57,8 +58,8 @@ class NeededParts:
         minimal = "no part can be dropped" if self.minimal else "a smaller set may exist"
         relation = "<=" if self else ">"
         return (
-            f"verified: KL {self.kl:.3f} {relation} {self.margin:g} nats per token, {response}, {minimal}; "
-            f"{self.erased_tokens:.0%} of the tokens erased ({self.erasing}), {self.passes} passes"
+            f"verified: KL {format_decimal(self.kl, 3)} {relation} {self.margin:g} nats per token, {response}, "
+            f"{minimal}; {self.erased_tokens:.0%} of the tokens erased ({self.erasing}), {self.passes} passes"
         )
 
 
