@@ -35,6 +35,7 @@ Overrides = Annotated[
 ]
 
 
+@options.expand_groups
 def benchmark_command(
     model: options.Model,
     data: options.Data,
@@ -44,23 +45,15 @@ def benchmark_command(
     seeds: Seeds = "0",
     budget: Budget = None,
     out: Out = Path("runs/benchmark"),
-    engine: options.EngineName = "serial",
-    workers: options.Workers = None,
-    text_column: options.TextColumn = None,
-    pair_column: options.PairColumn = None,
-    label_column: options.LabelColumn = None,
+    *,
+    execution: options.ExecutorOptions,
+    columns: options.LabelledColumns,
     quiet: options.Quiet = False,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="Also test whether the metrics rank degraded explanations correctly.")
     ] = False,
     task: options.TaskName = None,
     trust_remote_code: options.TrustRemoteCode = False,
-    address: options.SchedulerAddress = None,
-    queue: options.Queue = None,
-    memory: options.JobMemory = None,
-    jobs: options.JobCount = None,
-    walltime: options.Walltime = None,
-    interface: options.Interface = None,
     choices: Overrides = None,
 ) -> None:
     """Compare explanation methods on your classifier and your texts, with a table and a verdict.
@@ -75,14 +68,13 @@ def benchmark_command(
 
     Options: diffmask benchmark --model clf/ --data reviews.csv --methods surrogate-mask surrogate-mask.steps=500
     """
-    cluster = {"address": address, "queue": queue, "memory": memory, "jobs": jobs, "walltime": walltime}
     # The serial engine is the library's default, which uses all threads.
-    serial = engine == "serial" and workers is None
-    executor = None if serial else options.make_engine(engine, workers=workers, interface=interface, **cluster)
+    serial = execution.engine == "serial" and execution.workers is None
+    executor = None if serial else execution.executor()
     names = methods.split(","), metrics.split(",")
     limits = {"texts": texts, "seeds": options.parse_seeds(seeds), "budget": budget, "executor": executor}
     limits["self_test"] = self_test
-    chosen = options.with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
+    chosen = columns.with_overrides(choices)
     _run({"model": model, "data": data}, task, trust_remote_code, names, chosen, out, quiet, **limits)
 
 

@@ -10,14 +10,13 @@ import typer
 from diffmask.cli.options import (
     Device,
     Force,
-    PairColumn,
     Quiet,
-    TextColumn,
+    TextColumns,
     TrustRemoteCode,
     configure_logging,
+    expand_groups,
     overrides,
     require_folder,
-    with_columns,
 )
 
 if TYPE_CHECKING:
@@ -66,14 +65,15 @@ TableOptions = Annotated[
 ]
 
 
+@expand_groups
 def explain_command(
     explainer: ExplainerPath,
     text: Texts = None,
     question: Annotated[str | None, typer.Option(help="Question to explain, with its --context.")] = None,
     context: Annotated[str | None, typer.Option(help="Passage that the question is about.")] = None,
     data: Table = None,
-    text_column: TextColumn = None,
-    pair_column: PairColumn = None,
+    *,
+    text_columns: TextColumns,
     out: Output = DEFAULT_OUT,
     method: MethodName = None,
     target: Target = None,
@@ -113,7 +113,7 @@ def explain_command(
     impressions = str(data).startswith("mind:")
     out = DEFAULT_FOLDER if impressions and out == DEFAULT_OUT else out
     _require_data(data, out, force)
-    columns = parse_overrides(with_columns(choices, text_column=text_column, pair_column=pair_column))
+    columns = parse_overrides(text_columns.with_overrides(choices))
     _require_columns(None if impressions else data, columns)
     configure_logging(quiet)
     loaded = _load(explainer, method, model, device, trust_remote_code)

@@ -10,19 +10,17 @@ from diffmask.cli.options import (
     Data,
     Device,
     Force,
-    LabelColumn,
+    LabelledColumns,
     Model,
-    PairColumn,
     Quiet,
     Seed,
     TaskName,
-    TextColumn,
     TrustRemoteCode,
     Verbose,
     configure_logging,
+    expand_groups,
     overrides,
     require_folder,
-    with_columns,
 )
 
 MethodName = Annotated[str, typer.Option(help="Name of a method from `diffmask list methods`.")]
@@ -47,6 +45,7 @@ MethodOptions = Annotated[
 ]
 
 
+@expand_groups
 def fit_command(
     model: Model,
     data: Data,
@@ -58,9 +57,8 @@ def fit_command(
     budget: Budget = None,
     checkpoints: Checkpoints = None,
     task: TaskName = None,
-    text_column: TextColumn = None,
-    pair_column: PairColumn = None,
-    label_column: LabelColumn = None,
+    *,
+    columns: LabelledColumns,
     seed: Seed = 0,
     force: Force = False,
     device: Device = None,
@@ -83,8 +81,7 @@ def fit_command(
 
     require_folder(out, ["artefact.json"], force)
     configure_logging(quiet, verbose)
-    columns = with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
-    given = parse_overrides(columns)
+    given = parse_overrides(columns.with_overrides(choices))
     names = {field.name for field in fields(find("method", method, "fit").load())} & set(given)
     chosen = {name: given.pop(name) for name in names}
     options = {"mask": mask, "margin": margin, "teacher": teacher or None, "budget": budget}

@@ -4,7 +4,10 @@ import json
 import logging
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,21 +70,84 @@ def overrides(help_text: str) -> Any:
     return typer.Argument(metavar="[KEY=VALUE]...", help=help_text)
 
 
-def with_columns(choices: list[str] | None, **columns: str | None) -> list[str]:
-    """Return the overrides together with the columns that were given as options.
+@dataclass(frozen=True)
+class TextColumns:
+    """Columns of the texts of a table."""
 
-    >>> with_columns(["rows=9"], text_column="review", pair_column=None)
-    ['rows=9', 'text_column="review"']
+    text_column: TextColumn = None
+    pair_column: PairColumn = None
+
+    def with_overrides(self, choices: list[str] | None) -> list[str]:
+        """Return the overrides together with the columns that were given as options.
+
+        >>> TextColumns(text_column="review").with_overrides(["rows=9"])
+        ['rows=9', 'text_column="review"']
+        """
+        given = [f"{name}={json.dumps(column)}" for name, column in asdict(self).items() if column is not None]
+        return [*(choices or []), *given]
+
+
+@dataclass(frozen=True)
+class LabelledColumns(TextColumns):
+    """Columns of the texts and labels of a table."""
+
+    label_column: LabelColumn = None
+
+
+@dataclass(frozen=True)
+class ExecutorOptions:
+    """Executor of the work, and what a cluster needs to know."""
+
+    engine: EngineName = "serial"
+    workers: Workers = None
+    address: SchedulerAddress = None
+    queue: Queue = None
+    memory: JobMemory = None
+    jobs: JobCount = None
+    walltime: Walltime = None
+    interface: Interface = None
+
+    def executor(self) -> "Executor":
+        """Return the executor of that name with the options that were given."""
+        from diffmask.experiments.executors.local import make_executor
+
+        options = asdict(self)
+        return make_executor(options.pop("engine"), options)
+
+
+def expand_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with one option per field in place of each parameter that is a group of options.
+
+    >>> def explain(text: str, *, columns: TextColumns) -> None:
+    ...     print(text, columns)
+    >>> list(signature(expand_groups(explain)).parameters)
+    ['text', 'text_column', 'pair_column']
+    >>> expand_groups(explain)(text="fine", pair_column="hypothesis")
+    fine TextColumns(text_column=None, pair_column='hypothesis')
     """
-    given = [f"{name}={json.dumps(column)}" for name, column in columns.items() if column is not None]
-    return [*(choices or []), *given]
+    parameters, groups = [], {}
+    for name, parameter in signature(command).parameters.items():
+        group = parameter.annotation
+        if not (isinstance(group, type) and is_dataclass(group)):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[name] = group
+        for field in fields(group):
+            parameters.append(
+                Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            )
 
+    @wraps(command)
+    def expanded(**given: Any) -> None:
+        chosen = {
+            name: group(**{field.name: given.pop(field.name) for field in fields(group) if field.name in given})
+            for name, group in groups.items()
+        }
+        command(**given, **chosen)
 
-def make_engine(name: str, **options: Any) -> "Executor":
-    """Return the executor of that name with the options that were given."""
-    from diffmask.experiments.executors.local import make_executor
-
-    return make_executor(name, options)
+    expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # `inspect.signature` reads it
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return expanded
 
 
 def progress_view(quiet: bool) -> "ProgressView":

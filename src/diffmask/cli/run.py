@@ -9,6 +9,7 @@ import typer
 from diffmask.cli import options
 
 
+@options.expand_groups
 def run_command(
     experiment: Annotated[
         Path, typer.Argument(help="YAML file with the keys name, seeds, tasks, methods and metrics.")
@@ -17,18 +18,12 @@ def run_command(
         list[str] | None, options.overrides("Values to change in the experiment, such as seeds=[0,1].")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for records, summary, manifest and report.")] = Path("runs/latest"),
-    engine: options.EngineName = "serial",
-    workers: options.Workers = None,
+    *,
+    execution: options.ExecutorOptions,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print which nodes are done or missing, and a forecast; run nothing.")
     ] = False,
     quiet: options.Quiet = False,
-    address: options.SchedulerAddress = None,
-    queue: options.Queue = None,
-    memory: options.JobMemory = None,
-    jobs: options.JobCount = None,
-    walltime: options.Walltime = None,
-    interface: options.Interface = None,
 ) -> None:
     """Run an experiment, or the part of it that is missing: a killed run resumes when it is started again.
 
@@ -39,8 +34,7 @@ def run_command(
     from diffmask.experiments.runner import describe_nodes, run_experiment
     from diffmask.report.terminal import print_report
 
-    cluster = {"address": address, "queue": queue, "memory": memory, "jobs": jobs, "walltime": walltime}
-    executor = options.make_engine(engine, workers=workers, interface=interface, **cluster)
+    executor = execution.executor()
     wanted = Experiment.read(experiment, overrides or [])
     if dry_run:
         print("\n".join(describe_nodes(wanted, out, executor)))

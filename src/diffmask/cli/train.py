@@ -9,20 +9,19 @@ import typer
 from diffmask.cli.options import (
     Data,
     Force,
-    LabelColumn,
-    PairColumn,
+    LabelledColumns,
     Quiet,
     Seed,
-    TextColumn,
     TrustRemoteCode,
     Verbose,
     configure_logging,
+    expand_groups,
     overrides,
     require_folder,
-    with_columns,
 )
 
 
+@expand_groups
 def train_command(
     out: Annotated[Path, typer.Option(help="Folder for the model, which `transformers` can load.")],
     model: Annotated[
@@ -32,9 +31,8 @@ def train_command(
     task: Annotated[
         str, typer.Option(help="text-classification, question-answering, token-classification or recommender.")
     ] = "text-classification",
-    text_column: TextColumn = None,
-    pair_column: PairColumn = None,
-    label_column: LabelColumn = None,
+    *,
+    columns: LabelledColumns,
     seed: Seed = 0,
     force: Force = False,
     quiet: Quiet = False,
@@ -57,7 +55,7 @@ def train_command(
     from diffmask.core.progress import stage
     from diffmask.tasks.text.known_tasks import fine_tuned_config_class
 
-    chosen = with_columns(choices, text_column=text_column, pair_column=pair_column, label_column=label_column)
+    chosen = columns.with_overrides(choices)
     kind = fine_tuned_config_class(task)
     require_folder(out, ["config.json"], force)
     configure_logging(quiet, verbose)
