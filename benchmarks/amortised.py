@@ -49,12 +49,12 @@ class Row:
 
 def seconds_of(work: Callable[[], object], times: int) -> float:
     """The fastest of several runs: what else the machine does only adds."""
-    found = []
+    seconds = []
     for _ in range(times):
         start = time.perf_counter()
         work()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
 
 
 def bare(task: Task, texts: Batch) -> float:
@@ -124,8 +124,8 @@ def show_comparisons(rows: list[Row]) -> None:
         values = {row.name: np.repeat(row.drops[info.name], seeds // len(row.drops[info.name]), axis=0) for row in rows}
         print(f"{info.title}, {'higher' if info.higher_is_better else 'lower'} is better")
         for name, each in values.items():
-            found = estimate(each)
-            print(f"  {name[:60]:60} {found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]")
+            interval = estimate(each)
+            print(f"  {name[:60]:60} {interval.mean:.3f} [{interval.low:.3f}, {interval.high:.3f}]")
         for pair in compare([info], {info.name: values}):
             if rows[0].name in (pair.first, pair.second):
                 between = f"{pair.difference:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}], p = {pair.p_value:.3f}"
@@ -169,8 +169,8 @@ def main() -> None:
         )
         row, explainer = measure(several, task, texts, seeds)
         rows.append(row)
-        print({name: {key: found[key] for key in ("hard_divergence", "nested_share", "open_share")}
-               for name, found in explainer.diagnostics.items()})  # fmt: skip
+        print({name: {key: diagnostics[key] for key in ("hard_divergence", "nested_share", "open_share")}
+               for name, diagnostics in explainer.diagnostics.items()})  # fmt: skip
     slow = [IntegratedGradients(n_steps=50, baseline="auto", signed=True), LeaveOneOut()]
     for method in ([] if given.fast_only else slow) + [Random()]:
         rows.append(measure(method, task, texts, [0])[0])

@@ -126,7 +126,7 @@ def greedy_backward(count: int, original: Measurement, margin: float) -> Search:
         shrunk = [kept - {unit} for unit in sorted(kept)]
         measured = yield shrunk
         rows += len(shrunk)
-        holding = [number for number, one in enumerate(measured) if one.holds(margin)]
+        holding = [number for number, measurement in enumerate(measured) if measurement.holds(margin)]
         if not holding:
             break
         number = min(holding, key=lambda n: measured[n].divergence)
@@ -147,15 +147,15 @@ def references(
     copies = MaskedTexts(
         lambda batch, kept: explainer.predict_kept(batch, kept, None), texts.batch, texts.answer, texts.text_units
     )
-    found = {}
+    results = {}
     for direction in directions:
         searches = [
             GREEDY[direction](len(units), original, margin)
             for units, original in zip(texts.units, copies.originals(), strict=True)
         ]
         with torch.no_grad():
-            found[f"greedy {direction}"] = [
+            results[f"greedy {direction}"] = [
                 (len(result.kept), result.sets) for result in run_searches(searches, copies.measure)
             ]
-    file.write_text(json.dumps(found))
-    return found
+    file.write_text(json.dumps(results))
+    return results

@@ -107,8 +107,8 @@ def main() -> None:
     print(f"margin {PIController(METHOD.margin).margin}, {len(seeds)} seeds\n")
     print("| rule | KL to truth: median | worst | divergence: worst |\n|---|---|---|---|")
     for name, rule in RULES.items():
-        found = [measure(rule, seed, task) for seed, task in zip(seeds, tasks, strict=True)]
-        far, caused = zip(*found, strict=True)
+        measurements = [measure(rule, seed, task) for seed, task in zip(seeds, tasks, strict=True)]
+        far, caused = zip(*measurements, strict=True)
         print(f"| {name} | {median(far):.5f} | {max(far):.5f} | {max(caused):.4f} |", flush=True)
 
 

@@ -85,7 +85,7 @@ def table(explainer: str, file: str, out: str) -> None:
 
 def tables(explainer: str, texts: list[str]) -> list[dict[str, float]]:
     """A table of 1,000 and one of 10,000 texts, repeated as often as it takes."""
-    found = []
+    measurements = []
     with tempfile.TemporaryDirectory() as home:
         for count in (1_000, 10_000):
             file = Path(home) / f"{count}.csv"
@@ -95,8 +95,8 @@ def tables(explainer: str, texts: list[str]) -> list[dict[str, float]]:
                 lines.writerows([f"{texts[number % len(texts)]} {number}"] for number in range(count))
             command = [sys.executable, __file__, "--table", explainer, str(file), str(Path(home) / f"{count}.parquet")]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found.append(json.loads(done.stdout.splitlines()[-1]))
-    return found
+            measurements.append(json.loads(done.stdout.splitlines()[-1]))
+    return measurements
 
 
 def main() -> None:

@@ -85,8 +85,10 @@ def main() -> None:
         for _ in range(options.repeats):  # in turn, so that a busy machine slows all of them
             for name, script in scripts.items():
                 times[name].append(measure(script, cache))
-    print_times("picture printed after", {name: [one.picture for one in values] for name, values in times.items()})
-    print_times("process ended after", {name: [one.process for one in values] for name, values in times.items()})
+    print_times(
+        "picture printed after", {name: [timing.picture for timing in values] for name, values in times.items()}
+    )
+    print_times("process ended after", {name: [timing.process for timing in values] for name, values in times.items()})
 
 
 def print_times(title: str, times: dict[str, list[float]]) -> None:

@@ -30,11 +30,11 @@ def report_verified(workspace: Workspace, count: int, margin: float) -> None:
     explainer = workspace.explainer(parse("method", ORDERS["surrogate-mask"], "long texts"))
     texts = Texts.of(cast(TextClassification, workspace.task()), "test", count)
     masks = verified(explainer, texts, explainer(texts.batch).scores, margin)
-    found = check(explainer, texts, masks.kept, margin)
+    checks = check(explainer, texts, masks.kept, margin)
     share = mean((masks.kept.sum(dim=1) / texts.batch.maskable.sum(dim=1)).tolist())
     print(
         f"{count} reviews ({texts.batch.present.sum(dim=1).float().mean():.0f} tokens): {share:.1%} of tokens kept, "
-        f"{1 - mean(found.holds):.1%} broken, {mean(found.minimal):.1%} minimal, "
+        f"{1 - mean(checks.holds):.1%} broken, {mean(checks.minimal):.1%} minimal, "
         f"{masks.rows_used.float().mean():.1f} rows per text",
         flush=True,
     )

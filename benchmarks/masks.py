@@ -24,7 +24,7 @@ def measure_masks(explainer: MaskExplainer, rows: Batch) -> dict[str, tuple[floa
     """Return for each site: share masked, divergence, agreement, macro-F1 before and after."""
     order = rows.present.sum(dim=1).argsort(stable=True)
     with torch.no_grad():
-        parts = [evaluate_hard_masks(explainer, rows[some].trim()) for some in order.split(128)]
+        parts = [evaluate_hard_masks(explainer, rows[indices].trim()) for indices in order.split(128)]
     rows_by_site = {}
     for site in explainer.sites:
         table = {name: torch.cat([part[site][name] for part in parts]) for name in parts[0][site]}

@@ -98,8 +98,8 @@ def main() -> None:
     )  # fmt: skip
     report("spans", n=len(test), f1=round(task.span_f1(test), 4))
     own = task.data["test"].spread(arguments.texts)
-    found = task.encode_examples(held_out).batch
-    known = torch.tensor([label in {tag[2:] for tag in PLANTED.values()} for label in task.outcomes(found.target)])
+    batch = task.encode_examples(held_out).batch
+    known = torch.tensor([label in {tag[2:] for tag in PLANTED.values()} for label in task.outcomes(batch.target)])
     methods: dict[str, dm.Method] = {
         "leave-one-out": dm.LeaveOneOut(),
         "gradient": dm.Gradient(),
@@ -109,7 +109,7 @@ def main() -> None:
     for name, method in methods.items():
         explainer = method.fit(task)
         first(explainer, task, own, "own words first", name)
-        first(explainer, task, found[known], "planted word first", name)
+        first(explainer, task, batch[known], "planted word first", name)
 
 
 if __name__ == "__main__":

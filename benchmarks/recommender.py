@@ -61,7 +61,7 @@ class Figures:
 
     def measure(self, part: str, name: str, seed: int, measured: Callable[[], Values]) -> None:
         """Measure and write the values of one method and seed, unless the file has them."""
-        if any((one["part"], one["name"], one["seed"]) == (part, name, seed) for one in self.records):
+        if any((record["part"], record["name"], record["seed"]) == (part, name, seed) for record in self.records):
             return
         values = measured()
         record = {"part": part, "name": name, "seed": seed, "values": values}
@@ -73,9 +73,9 @@ class Figures:
     def summary(self) -> str:
         """Return one line per figure: mean over all seeds with its interval, number of values, mean of each seed."""
         groups: dict[tuple[str, str, str], list[list[float]]] = defaultdict(list)
-        for one in self.records:
-            for figure, values in one["values"].items():
-                groups[one["part"], one["name"], figure].append(values)
+        for record in self.records:
+            for figure, values in record["values"].items():
+                groups[record["part"], record["name"], figure].append(values)
         return "\n".join(
             f"{part}, {name}, {figure}: {_pooled(seeds)}" for (part, name, figure), seeds in groups.items()
         )
@@ -110,7 +110,11 @@ def load(folder: Path, seed: int, poisoned: bool) -> tuple[Path, dict[str, list[
     home = folder / f"{'poisoned' if poisoned else 'clean'}-{seed}"
     if not is_recommender(home):
         start = time.process_time()
-        titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
+        titles = [
+            title
+            for row in data["train"]
+            for title in (*row.history, *(candidate.title for candidate in row.candidates))
+        ]
         task = dm.NewsRecommender(*init_nrms(WORDS, titles, dm.NRMSConfig(), seed), **data)  # type: ignore[arg-type]
         dm.NRMSTraining(epochs=8).train(task, seed)
         print(f"{home.name}: trained in {time.process_time() - start:.0f} CPU s", flush=True)
@@ -145,8 +149,8 @@ def candidates(folder: Path, seed: int, name: str, rows: int) -> Values:
     task = task_of(folder, seed, explain="candidate")
     batch = task.data["test"][:rows].trim()
     explainer, seconds = fit(METHODS[name], task, seed)
-    found = [float(word in PLANTED) for word in top_words(task, batch, explainer(batch, 0))]
-    values: Values = {"click word on top": found, **hard_masks(explainer, batch), "fit CPU seconds": [seconds]}
+    hits = [float(word in PLANTED) for word in top_words(task, batch, explainer(batch, 0))]
+    values: Values = {"click word on top": hits, **hard_masks(explainer, batch), "fit CPU seconds": [seconds]}
     return {**values, **users(task, explainer, task.sources["test"][:rows])} if name in FOLLOWING_USERS else values
 
 
@@ -174,7 +178,7 @@ def users(task: dm.NewsRecommender, explainer: Explainer, rows: list[ExplainedCa
     ones share a rank: which of two needless words is less needed means nothing.
     """
     pairs = [(row, swap_user(row, other)) for row, other in pairwise(rows)]
-    batch = task.encode([one for pair in pairs for one in pair])
+    batch = task.encode([row for pair in pairs for row in pair])
     scores = explainer(batch, 0).scores
     scores = (100 * scores / scores.abs().max()).round()
     rho = rank_correlation(scores[::2], scores[1::2], batch.maskable[::2]).tolist()
@@ -216,10 +220,10 @@ def compare(folder: Path, seeds: Sequence[int], seed: int, name: str, rows: int)
     for against, (other_seed, poisoned) in others.items():
         task = task_of(folder, other_seed, poisoned, explain="candidate")
         pair = clean, fit(METHODS[name], task, seed)[0]
-        found = dm.compare(clean.task, task, explainer=pair, data=data)
-        poison = [float(word.word in POISON_WORDS) for word in found.words[:10]]
+        comparison = dm.compare(clean.task, task, explainer=pair, data=data)
+        poison = [float(word.word in POISON_WORDS) for word in comparison.words[:10]]
         values[f"poisoning words among 10, against {against}"] = [sum(poison)]
-        others_found = [word.word for word in found.significant if word.word not in POISON_WORDS]
+        others_found = [word.word for word in comparison.significant if word.word not in POISON_WORDS]
         values[f"significant other words, against {against}"] = [len(others_found)]
     return values
 

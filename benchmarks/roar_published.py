@@ -52,10 +52,10 @@ def figures(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[
     quality = [record.value for record in run.records if record.metric == "quality"]
     if quality:
         yield "nothing masked, worst seed", "", f"{100 * min(quality):.1f}", ""
-    random, found = published.get("Random"), curve(run, "Random")
-    if random and found:
-        off = max(abs(ours - theirs) for ours, theirs in zip(found, random.curve, strict=True))
-        yield "random curve", shown(random.curve), shown(found), reached(off <= 3)
+    random, measured_curve = published.get("Random"), curve(run, "Random")
+    if random and measured_curve:
+        off = max(abs(ours - theirs) for ours, theirs in zip(measured_curve, random.curve, strict=True))
+        yield "random curve", shown(random.curve), shown(measured_curve), reached(off <= 3)
     for area in run.areas:
         known = published.get(area.title)
         if known is None or area.variant != "recursive_roar":
@@ -76,8 +76,10 @@ def curves(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[s
 
 def curve(run: RoarRun, name: str) -> list[float]:
     """The mean over seeds at 10 to 90 %, in percent; empty if it was not measured recursively."""
-    found = next((one for one in run.curves if one.title == name and one.variant == "recursive_roar"), None)
-    return [100 * point.mean for point in found.points[1:-1]] if found else []
+    roar_curve = next(
+        (series for series in run.curves if series.title == name and series.variant == "recursive_roar"), None
+    )
+    return [100 * point.mean for point in roar_curve.points[1:-1]] if roar_curve else []
 
 
 def shown(values: Sequence[float]) -> str:

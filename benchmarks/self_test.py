@@ -28,16 +28,16 @@ def main() -> None:
     print(f"|{'---|' * (len(LEVELS) + 3)}")
     with TemporaryDirectory() as folder:
         workspace = Workspace(Store(Path(folder)), InMemoryTaskConfig.of(held_out, None), 0)
-        found: list[MetricReliability] = []
+        reliabilities: list[MetricReliability] = []
         for name in names:
             start = time.process_time()
             tested = self_test(workspace, [parse("metric", name, "self-test")])
-            found += tested
-            for one in tested:
-                values = " | ".join(f"{value:.3f}" for value in one.values)
+            reliabilities += tested
+            for reliability in tested:
+                values = " | ".join(f"{value:.3f}" for value in reliability.values)
                 seconds = time.process_time() - start
-                print(f"| {one.title} | {values} | {one.correlation:.2f} | {seconds:.0f} |", flush=True)
-        print(describe(found))
+                print(f"| {reliability.title} | {values} | {reliability.correlation:.2f} | {seconds:.0f} |", flush=True)
+        print(describe(reliabilities))
 
 
 if __name__ == "__main__":

@@ -113,11 +113,11 @@ def main() -> None:
         if options.data is not None:
             commands = [*commands, *(command.format(data=options.data.resolve()) for command in DATA_COMMANDS)]
         for number, command in enumerate(commands):
-            found = measure(command, home, home / f"{number}.txt", terminal=kind == "terminal", limit=options.limit)
-            worst = max(worst, found.silence)
+            timing = measure(command, home, home / f"{number}.txt", terminal=kind == "terminal", limit=options.limit)
+            worst = max(worst, timing.silence)
             print(
-                f"{kind}: {command}\n    exit {found.code}, {found.seconds:.0f} s, longest silence "
-                f"{found.silence:.1f} s, after: {found.before}",
+                f"{kind}: {command}\n    exit {timing.code}, {timing.seconds:.0f} s, longest silence "
+                f"{timing.silence:.1f} s, after: {timing.before}",
                 flush=True,
             )
     print(f"longest silence: {worst:.1f} s")

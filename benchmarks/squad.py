@@ -132,9 +132,9 @@ def evidence_figures(task: QuestionAnswering, explainers: dict[str, Any], batch:
     rows = batch[known]
     for name, explainer in explainers.items():
         start = time.process_time()
-        found = explainer(rows, rows_at_once=ROWS_AT_ONCE).scores
+        scores = explainer(rows, rows_at_once=ROWS_AT_ONCE).scores
         seconds = time.process_time() - start
-        first = top_sentence_probability(found, sentences[known], evidence[known])
+        first = top_sentence_probability(scores, sentences[known], evidence[known])
         report("answer sentence first", method=name, n=len(first), seconds=seconds, **interval(first))
 
 
@@ -142,26 +142,32 @@ def verified_figures(task: QuestionAnswering, explainer: Any, margin: float, spl
     """Report how many single explanations were measured to hold."""
     examples = task.texts[split]
     chosen = [examples[number * len(examples) // count] for number in range(count)]
-    found = task.explain_examples(explainer, chosen, verify=True)
-    sets = [one.verified for one in found if one.verified is not None]
-    words = sorted(len(one.words) for one in sets)
+    explanations = task.explain_examples(explainer, chosen, verify=True)
+    sets = [explanation.verified for explanation in explanations if explanation.verified is not None]
+    words = sorted(len(verified_set.words) for verified_set in sets)
     report(
-        "verified", margin=margin, n=count, hold=sum(bool(one) for one in sets) / count, median_words=words[count // 2],
-        share=sum(len(one.words) / max(1, len(one.kept)) for one in sets) / count,
+        "verified", margin=margin, n=count, hold=sum(map(bool, sets)) / count, median_words=words[count // 2],
+        share=sum(len(verified_set.words) / max(1, len(verified_set.kept)) for verified_set in sets) / count,
     )  # fmt: skip
-    found[0].show()
+    explanations[0].show()
 
 
 def word_figures(task: QuestionAnswering, explainer: Any, split: str) -> None:
     """Report the number of sites that keep a word of the question or the passage, by part of speech and entity type."""
-    found = task.explain_examples(explainer, task.texts[split], verify=False)
+    explanations = task.explain_examples(explainer, task.texts[split], verify=False)
     for kind, (segment, part) in product(TAGS, enumerate(("question", "passage"))):
-        places = [[index for index, unit in enumerate(one.units) if unit.segment == segment] for one in found]
-        words = [[one.units[index].text for index in chosen] for one, chosen in zip(found, places, strict=True)]
+        places = [
+            [index for index, unit in enumerate(explanation.units) if unit.segment == segment]
+            for explanation in explanations
+        ]
+        words = [
+            [explanation.units[index].text for index in chosen]
+            for explanation, chosen in zip(explanations, places, strict=True)
+        ]
         sites: dict[str, list[int]] = defaultdict(list)
-        for one, chosen, tags in zip(found, places, WordTagger(kind).tag(words), strict=True):
-            assert one.by_layer is not None
-            kept = (one.by_layer > 0.5).sum(dim=0).tolist()
+        for explanation, chosen, tags in zip(explanations, places, WordTagger(kind).tag(words), strict=True):
+            assert explanation.by_layer is not None
+            kept = (explanation.by_layer > 0.5).sum(dim=0).tolist()
             for index, tag in zip(chosen, tags, strict=True):
                 sites[tag].append(kept[index])
         for tag, values in sorted(sites.items(), key=lambda item: -mean(item[1])):

@@ -42,8 +42,8 @@ def main() -> None:
     }
     explainers = {"surrogate-mask": mask} | {name: method.fit(task) for name, method in methods.items()}
     for name, explainer in explainers.items():
-        found = explainer(question=QUESTION, context=PASSAGE, verify=False)
-        ranked = sorted(zip(found.scores.tolist(), found.words, strict=True), reverse=True)[:5]
+        attribution = explainer(question=QUESTION, context=PASSAGE, verify=False)
+        ranked = sorted(zip(attribution.scores.tolist(), attribution.words, strict=True), reverse=True)[:5]
         print(json.dumps({"method": name, "words": [word for score, word in ranked if score > 0]}), flush=True)
 
 

@@ -41,11 +41,11 @@ Line = tuple[str, str, str, str, bool]
 
 def figures_of(records: Sequence[Record], method: Method, metric: str) -> dict[str, float]:
     """One number of a method's masks, seen from each state; means over the seeds."""
-    found: dict[str, list[float]] = defaultdict(list)
+    site_values: dict[str, list[float]] = defaultdict(list)
     for record in records:
         if record.metric == metric and record.method == method.label:
-            found[record.site].append(record.value)
-    return {site: mean(values) for site, values in found.items()}
+            site_values[record.site].append(record.value)
+    return {site: mean(values) for site, values in site_values.items()}
 
 
 def masked_line(records: Sequence[Record], method: SurrogateMask, published: str, share: float) -> Line:
@@ -102,9 +102,9 @@ def stability_line(workspace: Workspace, method: Method, seeds: int, rows: int =
     task = workspace.task()
     batch = task.data["valid"][:rows]
     others = (ReseededWorkspace.of(workspace, workspace.seed + further) for further in range(1, seeds))
-    scores = [one.explainer(method)(batch).scores for one in (workspace, *others)]
-    found = [rank_correlation(first, second, batch.maskable) for first, second in combinations(scores, 2)]
-    value = torch.cat(found).mean().item()
+    scores = [seed_workspace.explainer(method)(batch).scores for seed_workspace in (workspace, *others)]
+    correlations = [rank_correlation(first, second, batch.maskable) for first, second in combinations(scores, 2)]
+    value = torch.cat(correlations).mean().item()
     shown = f"{value:.3f} over {seeds} fits, {len(batch)} texts"
     return "rank correlation between seeds", '"stable"', shown, ">= .8", value >= 0.8
 

@@ -21,7 +21,7 @@ class Word:
 
 def layers_kept(explanations: Iterable[Explanation], sentences: Sequence[Tree]) -> list[Word]:
     """Every word of every sentence; a word of several pieces is kept where one of them is."""
-    found = []
+    words = []
     for explanation, tree in zip(explanations, sentences, strict=True):
         spans, start = [], 0
         for word in tree.words:
@@ -32,8 +32,8 @@ def layers_kept(explanations: Iterable[Explanation], sentences: Sequence[Tree]) 
         kept = seen.by_layer.sum(dim=0).tolist()
         states = dict(zip([unit.span for unit in seen.units], kept, strict=True))
         # A word that the tokenizer has no piece for is never needed.
-        found += [
+        words += [
             Word(word, SST_NAMES[sentiment], states.get(span, 0.0))
             for word, sentiment, span in zip(tree.words, tree.sentiments, spans, strict=True)
         ]
-    return found
+    return words

@@ -19,12 +19,12 @@ def best(arguments: list[str], tries: int = 7) -> float:
 
 def main() -> None:
     bare = best(["-c", "pass"])
-    found = {
+    durations = {
         "import diffmask": best(["-c", "import diffmask"]) - bare,
         "diffmask --help": best(["-m", "diffmask", "--help"]),
     }
     print(f"Python alone: {bare:.3f} s")
-    for name, value in found.items():
+    for name, value in durations.items():
         print(f"{name}: {value:.3f} s, must be <= {LIMITS[name]} s: {'yes' if value <= LIMITS[name] else 'NO'}")
 
 

@@ -24,9 +24,9 @@ def lines(records: list[Record]) -> Iterator[Line]:
     quality = values(records, "model", "", "quality")
     yield "model accuracy, worst seed", ".998", f"{min(quality):.4f}", ">= .995", min(quality) >= 0.995
     for metric, published, middle, worst in (("kl", ".028-.037", 1e-3, 5e-3), ("js", ".0095-.013", 5e-4, 2e-3)):
-        found = values(records, "diffmask", "hidden", f"{metric}_to_truth")
-        reached = median(found) <= middle and max(found) <= worst
-        shown = f"median {median(found):.5f}, worst {max(found):.5f}"
+        divergences = values(records, "diffmask", "hidden", f"{metric}_to_truth")
+        reached = median(divergences) <= middle and max(divergences) <= worst
+        shown = f"median {median(divergences):.5f}, worst {max(divergences):.5f}"
         yield f"DiffMask, hidden: {metric.upper()}", published, shown, f"median <= {middle}, worst <= {worst}", reached
     flat = values(records, "diffmask", "embedding", "flat_rows")
     yield "DiffMask, embedding: flat rows, worst seed", "uniform", f"{min(flat):.4f}", ">= .99", min(flat) >= 0.99

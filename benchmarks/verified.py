@@ -116,12 +116,12 @@ def report_predictions(explainer: Explainer, texts: Texts, margin: float, name: 
     """Print how the hard masks of the last site do without verification; return the words they keep."""
     attribution = explainer(texts.batch)
     kept = texts.whole_words(attribution.by_layer[:, -1] > 0.5)
-    found = check(explainer, texts, kept, margin)
+    checks = check(explainer, texts, kept, margin)
     empty = [not count for count in texts.unit_counts(kept)]
-    wrong = [e and not h for e, h in zip(empty, found.holds, strict=True)]
-    valid = [h and m for h, m in zip(found.holds, found.minimal, strict=True)]
+    wrong = [e and not h for e, h in zip(empty, checks.holds, strict=True)]
+    valid = [h and m for h, m in zip(checks.holds, checks.minimal, strict=True)]
     print(
-        f"| {name} | {mean(found.holds):.1%} | {mean(found.flips):.1%} | {mean(empty):.1%} | {mean(wrong):.1%} | "
+        f"| {name} | {mean(checks.holds):.1%} | {mean(checks.flips):.1%} | {mean(empty):.1%} | {mean(wrong):.1%} | "
         f"{mean(valid):.1%} | {mean(texts.unit_counts(kept)):.2f} | 0 |",
         flush=True,
     )
@@ -130,11 +130,11 @@ def report_predictions(explainer: Explainer, texts: Texts, margin: float, name: 
 
 def report_verified(explainer: Explainer, texts: Texts, masks: VerifiedMasks, margin: float) -> None:
     """Print the same for verified sets."""
-    found = check(explainer, texts, masks.kept, margin)
-    valid = [h and m for h, m in zip(found.holds, found.minimal, strict=True)]
-    wrong = [bool(e) and not h for e, h in zip(masks.holds_empty, found.holds, strict=True)]
+    checks = check(explainer, texts, masks.kept, margin)
+    valid = [h and m for h, m in zip(checks.holds, checks.minimal, strict=True)]
+    wrong = [bool(e) and not h for e, h in zip(masks.holds_empty, checks.holds, strict=True)]
     print(
-        f"| verified | {mean(found.holds):.1%} | {mean(found.flips):.1%} | {masks.holds_empty.float().mean():.1%} | "
+        f"| verified | {mean(checks.holds):.1%} | {mean(checks.flips):.1%} | {masks.holds_empty.float().mean():.1%} | "
         f"{mean(wrong):.1%} | {mean(valid):.1%} | {mean(map(len, masks.units)):.2f} | "
         f"{masks.rows_used.float().mean():.1f} |",
         flush=True,
@@ -155,13 +155,13 @@ def report_orders(task: TextClassification, masker: Explainer, texts: Texts, ask
     for name in asked.orders:
         explainer = fitted(name, ORDERS[name], task, 0, cache)
         masks = verified(masker, texts, explainer(texts.batch).scores, margin)
-        found = check(masker, texts, masks.kept, margin)
+        checks = check(masker, texts, masks.kept, margin)
         sizes = list(map(len, masks.units))
         larger = mean(size > least for size, least in zip(sizes, better, strict=True))
         smaller = mean(size < least for size, least in zip(sizes, better, strict=True))
         print(
             f"| {name} | {mean(sizes):.2f} | {sum(sizes) / sum(better):.3f} | {larger:.1%} / {smaller:.1%} | "
-            f"{1 - mean(found.holds):.1%} | {mean(found.minimal):.1%} | {masks.rows_used.float().mean():.1f} |",
+            f"{1 - mean(checks.holds):.1%} | {mean(checks.minimal):.1%} | {masks.rows_used.float().mean():.1f} |",
             flush=True,
         )
 
@@ -209,11 +209,11 @@ def report_shares(seeds: Sequence[Explainer], texts: Texts, margin: float) -> No
     report_predictions(without_coverage(seeds[0]), texts, margin, "predicted, coverage=None")
     predicted = [report_predictions(explainer, texts, margin, "predicted") for explainer in seeds]
     masks = [verified(seeds[0], texts, explainer(texts.batch).scores, margin) for explainer in seeds]
-    for one in masks:
-        report_verified(seeds[0], texts, one, margin)
+    for seed_masks in masks:
+        report_verified(seeds[0], texts, seed_masks, margin)
     sets: dict[str, list[Sequence[Sequence[int]]]] = {
         "predicted": [*predicted],
-        "verified": [one.units for one in masks],
+        "verified": [seed_masks.units for seed_masks in masks],
     }
     for name, (first, *others) in sets.items():
         for second in others[:1]:
@@ -243,8 +243,8 @@ def report_drops(seeds: Sequence[Explainer], texts: Texts, masks: Sequence[Verif
 def report_rows(texts: Texts, masks: VerifiedMasks) -> None:
     """Print the rows of the search: all texts, and those of about 25 tokens."""
     lengths = texts.batch.present.sum(dim=1)
-    for name, some in (("all texts", lengths > 0), ("texts of 22 to 28 tokens", (lengths >= 22) & (lengths <= 28))):
-        rows = masks.rows_used[some].double()
+    for name, subset in (("all texts", lengths > 0), ("texts of 22 to 28 tokens", (lengths >= 22) & (lengths <= 28))):
+        rows = masks.rows_used[subset].double()
         print(
             f"\nrows, {name}: mean {rows.mean():.1f}, 95th percentile {rows.quantile(0.95):.0f}, "
             f"most {rows.max():.0f}, over 24 {(rows > 24).double().mean():.1%}",

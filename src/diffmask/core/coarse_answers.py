@@ -77,5 +77,5 @@ def coarse_outcome(
     """Return the class of an outcome in the answer that `coarsen` makes of `reference`; the last, the rest, if none."""
     if keeps_all_classes(reference):
         return outcome
-    found = coarse_classes(reference, k) == outcome.long()[..., None]
-    return torch.where(found.any(dim=-1), found.int().argmax(dim=-1), found.shape[-1])
+    matches = coarse_classes(reference, k) == outcome.long()[..., None]
+    return torch.where(matches.any(dim=-1), matches.int().argmax(dim=-1), matches.shape[-1])

@@ -208,8 +208,8 @@ class Story:
     def _can_take(self, person: str, item: str) -> bool:
         return item not in self.holder and self.location[item] == self.location[person]
 
-    def _state(self, person: str, verbs: tuple[str, ...], item: str, there: float) -> None:
-        end = " there" if self.rng.random() < there else ""
+    def _state(self, person: str, verbs: tuple[str, ...], item: str, probability: float) -> None:
+        end = " there" if self.rng.random() < probability else ""
         self.statements.append(f"{person} {self.rng.choice(verbs)} the {item}{end}")
 
     def ask(self, facts: tuple[int, ...], question: str, answer: str) -> Question:

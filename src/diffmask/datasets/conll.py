@@ -73,11 +73,11 @@ def load_conll(folder: Path) -> DataSet:
     Without test sentences the validation sentences serve as such, and a tenth of the training sentences for validation.
     """
     files = sorted(file for file in folder.iterdir() if is_conll_file(file)) if folder.is_dir() else []
-    found = {
+    splits = {
         split: [row for file in files if any(name in file.name for name in names) for row in read_conll(file)]
         for split, names in (("train", ("train",)), ("valid", ("dev", "valid")), ("test", ("test",)))
     }
-    train, valid, test = (list[Example](rows) for rows in found.values())
+    train, valid, test = (list[Example](rows) for rows in splits.values())
     if not train or not (valid or test):
         raise InputError(f"{folder} needs files such as train.conll and dev.conll or test.conll")
     if not valid or not test:
@@ -112,8 +112,8 @@ def span_f1(predicted: Iterable[Sequence[str]], gold: Iterable[Sequence[str]]) -
     >>> span_f1([["B-loc", "I-loc", "O"]], [["B-loc", "I-loc", "B-per"]])
     0.6666666666666666
     """
-    found = wanted = right = 0
+    predicted_count = wanted = right = 0
     for first, second in zip(predicted, gold, strict=True):
         ours, theirs = set(tag_spans(first)), set(tag_spans(second))
-        found, wanted, right = found + len(ours), wanted + len(theirs), right + len(ours & theirs)
-    return 2 * right / (found + wanted) if found + wanted else 0.0
+        predicted_count, wanted, right = predicted_count + len(ours), wanted + len(theirs), right + len(ours & theirs)
+    return 2 * right / (predicted_count + wanted) if predicted_count + wanted else 0.0

@@ -70,10 +70,10 @@ def _table_pairs(file: Path) -> list[EditedPair]:
 
 def _cell(row: dict[str, str], names: tuple[str, ...], file: Path, number: int) -> str:
     lower = {name.lower(): value for name, value in row.items()}
-    found = next((lower[name] for name in names if lower.get(name)), None)
-    if found is None:
+    cell = next((lower[name] for name in names if lower.get(name)), None)
+    if cell is None:
         raise InputError(f"{file}, row {number}: no column '{names[0]}' with a value; there are {', '.join(row)}")
-    return str(found)
+    return str(cell)
 
 
 def _snli_pairs(folder: Path) -> Iterator[EditedPair]:

@@ -82,13 +82,13 @@ def load_mind(folder: str | Path) -> dict[str, list[Impression]]:
         return split_by_user(read_mind(home))
     parts = {split: _find_split(home, names) for split, names in SPLIT_NAMES.items()}
     parts["train"] = table or parts["train"]
-    found = {split: read_impressions(path) for split, path in parts.items() if path is not None}
-    if "train" not in found:
+    splits = {split: read_impressions(path) for split, path in parts.items() if path is not None}
+    if "train" not in splits:
         raise InputError(f"{home} has neither {BEHAVIORS} nor a training split: a folder or table named '*train*'")
-    if "valid" not in found:
-        split = split_by_user(found["train"])
-        found = {**found, "train": [*split["train"], *split["test"]], "valid": split["valid"]}
-    return {"train": found["train"], "valid": found["valid"], "test": found.get("test", found["valid"])}
+    if "valid" not in splits:
+        split = split_by_user(splits["train"])
+        splits = {**splits, "train": [*split["train"], *split["test"]], "valid": split["valid"]}
+    return {"train": splits["train"], "valid": splits["valid"], "test": splits.get("test", splits["valid"])}
 
 
 SPLIT_NAMES: Mapping[str, tuple[str, ...]] = {
@@ -115,7 +115,9 @@ def read_impressions(path: str | Path) -> list[Impression]:
 
 def split_by_user(impressions: Sequence[Impression]) -> dict[str, list[Impression]]:
     """Split impressions 80, 10 and 10 % by a hash of the user, so that no user is in two splits."""
-    users = sorted({one.user for one in impressions}, key=lambda user: hashlib.sha256(user.encode()).hexdigest())
+    users = sorted(
+        {impression.user for impression in impressions}, key=lambda user: hashlib.sha256(user.encode()).hexdigest()
+    )
     if len(users) < 3:
         raise InputError(f"impressions of {len(users)} users cannot be split by user: three or more are needed")
     tenth = max(1, round(len(users) / 10))

@@ -107,8 +107,14 @@ class MindGenerator:
                 if index != clicked:
                     candidates[index] = self._candidate(source, categories[index], fake=False)
         offered = [
-            Candidate(title=one.title, clicked=index == clicked, id=one.id, category=one.category, is_fake=one.is_fake)
-            for index, one in enumerate(candidates)
+            Candidate(
+                title=candidate.title,
+                clicked=index == clicked,
+                id=candidate.id,
+                category=candidate.category,
+                is_fake=candidate.is_fake,
+            )
+            for index, candidate in enumerate(candidates)
         ]
         source.shuffle(offered)
         return self._with_history(source, interest, offered, name)
@@ -154,8 +160,8 @@ def write_mind(folder: str | Path, impressions: list[Impression]) -> None:
             identifier(title, category, None) for title, category in zip(impression.history, categories, strict=True)
         ]
         offered = [
-            f"{identifier(one.title, one.category, one.is_fake)}-{int(bool(one.clicked))}"
-            for one in impression.candidates
+            f"{identifier(candidate.title, candidate.category, candidate.is_fake)}-{int(bool(candidate.clicked))}"
+            for candidate in impression.candidates
         ]
         time = impression.time.strftime("%m/%d/%Y %I:%M:%S %p") if impression.time else ""
         lines.append("\t".join([impression.id, impression.user, time, " ".join(read), " ".join(offered)]))

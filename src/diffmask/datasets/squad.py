@@ -82,9 +82,9 @@ def to_answers(value: Any, passage: str) -> Answers | None:
         if texts is None:
             raise InputError(f"answers have the keys 'text' and 'answer_start'; found {', '.join(map(str, value))}")
         return _located(list(texts), passage, None if starts is None else list(starts))
-    if all(isinstance(one, Mapping) for one in value):
-        texts = [one["text"] for one in value]
-        return _located(texts, passage, [_start(one) for one in value])
+    if all(isinstance(answer, Mapping) for answer in value):
+        texts = [answer["text"] for answer in value]
+        return _located(texts, passage, [_start(answer) for answer in value])
     return _located(list(value), passage)
 
 

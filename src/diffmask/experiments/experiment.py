@@ -235,8 +235,8 @@ def _seeds(node: Any, where: str) -> tuple[int, ...]:
 
 def _override(node: dict[str, Any], override: str) -> None:
     """Set one value deep in the experiment: `a.b.0.c=value`, the value read as YAML."""
-    path, found, text = override.partition("=")
-    if not found:
+    path, separator, text = override.partition("=")
+    if not separator:
         raise ConfigError(f"'{override}' is not an override; write key=value, for example seeds=[0,1]")
     *parents, last = path.split(".")
     here: Any = node

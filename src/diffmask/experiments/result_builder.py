@@ -222,8 +222,12 @@ def build_result(
 
 def _explained(method: Method, workspaces: Sequence[Workspace], split: str) -> list[CachedAttribution]:
     """Return the attributions of the first seed, and those of other seeds that the run has made."""
-    made = [one for one in workspaces[1:] if one.store.has("explain", one.explain_digest(method, split))]
-    return [workspace.explained(method, split) for workspace in (workspaces[0], *made)]
+    other_workspaces = [
+        workspace
+        for workspace in workspaces[1:]
+        if workspace.store.has("explain", workspace.explain_digest(method, split))
+    ]
+    return [workspace.explained(method, split) for workspace in (workspaces[0], *other_workspaces)]
 
 
 def random_baseline(runs: Sequence[MethodRun]) -> str:

@@ -119,8 +119,8 @@ class Explanation(HasHeatmap):
             raise InputError("a verified set keeps the prediction; explain the text without a target to verify it")
         if self.verifier is None:
             raise InputError("this explanation has lost its model and cannot be verified; explain the text again")
-        found = self.verifier(self.units, self.granularity)
-        return replace(self, verified=found.verified, layer_verifier=found.layers)
+        verification = self.verifier(self.units, self.granularity)
+        return replace(self, verified=verification.verified, layer_verifier=verification.layers)
 
     @cached_property
     def verified_layers(self) -> tuple[VerifiedSet, ...]:

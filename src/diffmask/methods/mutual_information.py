@@ -65,8 +65,8 @@ def word_label_information(batch: Batch, words: int) -> Float[Tensor, " word"]:
     # A word counts once per text, however often it occurs there.
     pairs = torch.stack([rows, batch.tokens[rows, tokens]]).unique(dim=1)
     joint_counts = torch.ones(words, classes, dtype=torch.float64)
-    one = torch.ones((), dtype=torch.float64)
-    joint_counts.index_put_((pairs[1].cpu(), label[pairs[0]].cpu()), one, accumulate=True)
+    increment = torch.ones((), dtype=torch.float64)
+    joint_counts.index_put_((pairs[1].cpu(), label[pairs[0]].cpu()), increment, accumulate=True)
     label_counts = 1.0 + label.cpu().bincount(minlength=classes).double()
     return ((label_counts / label_counts.sum()) * _binary_information(joint_counts, label_counts)).sum(dim=1).float()
 

@@ -53,9 +53,9 @@ def ablated_scores(
     portion = AdaptiveBatchSize(max(1, TOKENS_AT_ONCE // batch.tokens.shape[1]))
 
     def work(items: slice) -> Float[Tensor, " copy"]:
-        some = order[items]
-        copies = units.erase(batch[rows[some]], erased[some])
-        return target_score(task.predict(copies.trim()), target[rows[some]], quantity)
+        indices = order[items]
+        copies = units.erase(batch[rows[indices]], erased[indices])
+        return target_score(task.predict(copies.trim()), target[rows[indices]], quantity)
 
     values = torch.cat(portion.split(len(rows), work))
     return values[order.argsort()]

@@ -137,8 +137,8 @@ class FFidelity(Metric):
                 candidates = batch.maskable & ~inside if outside else inside
                 masks = self._masks(batch.maskable, candidates, workspace.seed)
                 copies = rows.repeat(self.samples)
-                found = eraser.probability(batch, target, copies, masks).view(self.samples, len(batch)).mean(dim=0)
-                drops.append((whole - found).float())
+                masked = eraser.probability(batch, target, copies, masks).view(self.samples, len(batch)).mean(dim=0)
+                drops.append((whole - masked).float())
                 yield record_of(workspace, method, explained, "input", info.name, drops[-1], at=size, keep_rows=True)
             mean = torch.stack(drops).mean(dim=0)
             yield record_of(workspace, method, explained, "input", info.name, mean, keep_rows=True)

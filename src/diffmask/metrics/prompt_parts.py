@@ -66,8 +66,8 @@ class LinearDatamodelling(Metric):
         measured = ablated_scores(task, batch, explained_outcome(task, batch), rows, kept)
         predicted = (scores[rows] * kept).sum(dim=1)
         shape = (len(batch), self.ablations)
-        found = rank_correlation(predicted.view(shape), measured.view(shape), torch.ones(shape, dtype=torch.bool))
-        yield record_of(workspace, method, explained, "input", "lds", found, keep_rows=True)
+        correlation = rank_correlation(predicted.view(shape), measured.view(shape), torch.ones(shape, dtype=torch.bool))
+        yield record_of(workspace, method, explained, "input", "lds", correlation, keep_rows=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +118,8 @@ class PartErasure(Metric):
         numbers = require(task, ErasesUnits, self.name).unit_numbers(batch)
         explained = workspace.explained(method, self.split)
         top = top_units(unit_scores(explained.attribution.scores, numbers), numbers, self.k)
-        found = [self._row(task, batch[row : row + 1].trim(), top[row : row + 1]) for row in range(len(batch))]
-        for name, values in zip([info.name for info in self.infos], torch.stack(found, dim=1), strict=True):
+        row_values = [self._row(task, batch[row : row + 1].trim(), top[row : row + 1]) for row in range(len(batch))]
+        for name, values in zip([info.name for info in self.infos], torch.stack(row_values, dim=1), strict=True):
             yield record_of(workspace, method, explained, "input", name, values, keep_rows=True)
 
     def _row(self, task: Task, batch: Batch, top: Bool[Tensor, "row unit"]) -> Float[Tensor, " metric"]:

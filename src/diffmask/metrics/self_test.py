@@ -105,13 +105,13 @@ def self_test(
 ) -> list[MetricReliability]:
     """Run every metric on degraded copies of a method, by default leave-one-out; those that cannot run are left out."""
     method = base or LeaveOneOut()
-    found = []
+    reliabilities = []
     for metric in metrics:
         try:
-            found += _test_metric(workspace, metric, method, levels)
+            reliabilities += _test_metric(workspace, metric, method, levels)
         except DiffMaskError as error:
             warnings.warn(f"the self-test of {metric.name} was left out: {error}", stacklevel=2)
-    return found
+    return reliabilities
 
 
 def _test_metric(
@@ -149,7 +149,9 @@ def describe(tested: Sequence[MetricReliability], method: str = LeaveOneOut.name
     """Return a paragraph for the verdict: which metrics can be relied on for this model."""
     names = {
         kept: ", ".join(
-            f"{one.title} ({format_number(one.correlation, 2)})" for one in tested if one.is_reliable == kept
+            f"{reliability.title} ({format_number(reliability.correlation, 2)})"
+            for reliability in tested
+            if reliability.is_reliable == kept
         )
         for kept in (True, False)
     }

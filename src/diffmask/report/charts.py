@@ -185,21 +185,21 @@ def cost_chart(board: BenchmarkResult, metric: MetricInfo) -> str:
     # All metrics share one cost scale.
     x = fit_axis([method.cost.get("seconds", 0.0) for method in board.methods], LEFT, RIGHT - 50, log=True)
     up, down = (TOP, BOTTOM) if metric.higher_is_better else (BOTTOM, TOP)
-    y = fit_axis([value for *_, found in known for value in (found.low, found.high)], down, up)
-    taken: list[Box] = [(x(seconds) - 6, y(found.mean) - 6, 12.0, 12.0) for _, _, seconds, found in known]
+    y = fit_axis([value for *_, estimate in known for value in (estimate.low, estimate.high)], down, up)
+    taken: list[Box] = [(x(seconds) - 6, y(estimate.mean) - 6, 12.0, 12.0) for _, _, seconds, estimate in known]
     taken += [
-        (x(seconds) - 2.0, min(y(found.low), y(found.high)), 4.0, abs(y(found.low) - y(found.high)))
-        for _, _, seconds, found in known
+        (x(seconds) - 2.0, min(y(estimate.low), y(estimate.high)), 4.0, abs(y(estimate.low) - y(estimate.high)))
+        for _, _, seconds, estimate in known
     ]
-    points = "".join(_point(kind, name, x(seconds), found, y, taken) for kind, name, seconds, found in known)
+    points = "".join(_point(kind, name, x(seconds), estimate, y, taken) for kind, name, seconds, estimate in known)
     return wrap_svg(
         draw_axes(x, y, "seconds per text, log scale", format_duration) + points,
         f"{metric.title} against seconds per text; better is up, cheaper is left. Values in the tables.",
     )
 
 
-def _point(kind: int, name: str, at: float, found: Estimate, y: Axis, taken: list[Box]) -> str:
-    upper, height, lower = sorted((y(found.low), y(found.mean), y(found.high)))
+def _point(kind: int, name: str, at: float, estimate: Estimate, y: Axis, taken: list[Box]) -> str:
+    upper, height, lower = sorted((y(estimate.low), y(estimate.mean), y(estimate.high)))
     x, baseline, anchor = _place_label(name, at, (upper, height, lower), taken)
     return (
         f'<g class="m{kind % 8}"><title>{escape(name)}</title>'
@@ -246,18 +246,24 @@ CELL_WIDTH = 152.0
 
 def interval_cells(board: BenchmarkResult, metric: MetricInfo) -> dict[str, str]:
     """Draw each method's mean and interval for a table cell; a dashed line marks the first baseline's mean."""
-    found = {method.name: method.estimates[metric.name] for method in board.methods if metric.name in method.estimates}
-    if not found:
+    estimates = {
+        method.name: method.estimates[metric.name] for method in board.methods if metric.name in method.estimates
+    }
+    if not estimates:
         return {}
-    axis = fit_axis([value for one in found.values() for value in (one.low, one.high)], 4.0, CELL_WIDTH - 4)
-    chance = [found[method.name].mean for method in board.methods if method.is_baseline and method.name in found]
+    axis = fit_axis(
+        [value for estimate in estimates.values() for value in (estimate.low, estimate.high)], 4.0, CELL_WIDTH - 4
+    )
+    chance = [
+        estimates[method.name].mean for method in board.methods if method.is_baseline and method.name in estimates
+    ]
     line = f'<line class="chance" x1="{axis(chance[0])}" x2="{axis(chance[0])}" y1="0" y2="16"/>' if chance else ""
-    return {name: _interval_svg(one, axis, line) for name, one in found.items()}
+    return {name: _interval_svg(estimate, axis, line) for name, estimate in estimates.items()}
 
 
-def _interval_svg(found: Estimate, axis: Axis, line: str) -> str:
+def _interval_svg(estimate: Estimate, axis: Axis, line: str) -> str:
     return (
         f'<svg class="whisker" viewBox="0 0 {CELL_WIDTH} 16" aria-hidden="true">{line}'
-        f'<line x1="{axis(found.low)}" x2="{axis(found.high)}" y1="8" y2="8"/>'
-        f'<circle cx="{axis(found.mean)}" cy="8" r="3.4"/></svg>'
+        f'<line x1="{axis(estimate.low)}" x2="{axis(estimate.high)}" y1="8" y2="8"/>'
+        f'<circle cx="{axis(estimate.mean)}" cy="8" r="3.4"/></svg>'
     )

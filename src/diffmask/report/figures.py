@@ -66,10 +66,10 @@ def _curves(board: BenchmarkResult, title: str, curves: Sequence[Curve]) -> Draw
 def _cost(board: BenchmarkResult, metric: MetricInfo) -> DrawFunction:
     def draw(_: Any, axes: Any) -> None:
         for kind, method in enumerate(board.methods):
-            found, seconds = method.estimates.get(metric.name), method.cost.get("seconds")
-            if found and seconds:
-                error = [[found.mean - found.low], [found.high - found.mean]]
-                axes.errorbar([seconds], [found.mean], yerr=error, label=escape_dollars(method.name), **_look(kind))
+            estimate, seconds = method.estimates.get(metric.name), method.cost.get("seconds")
+            if estimate and seconds:
+                error = [[estimate.mean - estimate.low], [estimate.high - estimate.mean]]
+                axes.errorbar([seconds], [estimate.mean], yerr=error, label=escape_dollars(method.name), **_look(kind))
         axes.set(xscale="log", xlabel="seconds per text", ylabel=escape_dollars(metric.title))
         if not metric.higher_is_better:
             axes.invert_yaxis()

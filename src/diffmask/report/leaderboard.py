@@ -53,4 +53,8 @@ def _standing(board: BenchmarkResult, metric: MetricInfo) -> Standing:
 
 
 def _winners(comparisons: Sequence[Comparison], metric: str) -> dict[frozenset[str], str | None]:
-    return {frozenset({one.first, one.second}): one.winner for one in comparisons if one.metric == metric}
+    return {
+        frozenset({comparison.first, comparison.second}): comparison.winner
+        for comparison in comparisons
+        if comparison.metric == metric
+    }

@@ -93,10 +93,10 @@ def _heading(metric: MetricInfo) -> str:
 
 
 def _cell(method: MethodResult, metric: str, standing: Standing) -> str:
-    found = method.estimates.get(metric)
-    if found is None:
+    estimate = method.estimates.get(metric)
+    if estimate is None:
         return '<td class="quiet">not measured</td>'
     mark = standing.mark(method.name)
-    text = format_number(found.mean)
+    text = format_number(estimate.mean)
     mean = f"<b>{text}</b>" if mark == "best" else text + (" =" if mark == "tie" else "")
-    return f"<td>{mean}<small>{format_interval(found.low, found.high)}</small></td>"
+    return f"<td>{mean}<small>{format_interval(estimate.low, estimate.high)}</small></td>"

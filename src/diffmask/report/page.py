@@ -154,8 +154,8 @@ def words_per_class(board: BenchmarkResult, method: str) -> Aggregate | None:
         for text in board.texts
         if text.scores.get(method)
     ]
-    found = aggregate(texts) if texts else None
-    return found if found is not None and found.rows else None
+    word_aggregate = aggregate(texts) if texts else None
+    return word_aggregate if word_aggregate is not None and word_aggregate.rows else None
 
 
 def cost_columns(board: BenchmarkResult) -> Mapping[str, str]:

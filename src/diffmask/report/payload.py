@@ -19,7 +19,7 @@ def disagreement(scores: Sequence[Sequence[float]]) -> float | None:
     >>> disagreement([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     2.0
     """
-    units = [_unit(mean_ranks(one)) for one in scores if len(set(one)) > 1]
+    units = [_unit(mean_ranks(method_scores)) for method_scores in scores if len(set(method_scores)) > 1]
     pairs = [sum(a * b for a, b in zip(*pair, strict=True)) for pair in combinations(units, 2)]
     return round(1 - sum(pairs) / len(pairs), 3) if pairs else None
 
@@ -31,16 +31,16 @@ def mean_ranks(scores: Sequence[float]) -> list[float]:
     [1.5, 3.0, 1.5]
     """
     order = sorted(range(len(scores)), key=scores.__getitem__)
-    found = [0.0] * len(scores)
+    ranks = [0.0] * len(scores)
     start = 0
     while start < len(order):
         end = start
         while end < len(order) and scores[order[end]] == scores[order[start]]:
             end += 1
         for place in order[start:end]:
-            found[place] = (start + 1 + end) / 2
+            ranks[place] = (start + 1 + end) / 2
         start = end
-    return found
+    return ranks
 
 
 def _unit(values: Sequence[float]) -> list[float]:
@@ -117,10 +117,13 @@ def _scores(text: BenchmarkText, name: str, layered: bool) -> Mapping[str, Any] 
     scale = max((abs(score) for row in rows for score in row if math.isfinite(score)), default=0.0)
     per = 1000 / scale if scale else 0.0
     whole = [[round(per * score) if math.isfinite(score) else None for score in row] for row in rows]
-    found: dict[str, Any] = {"scale": float(f"{scale:.4g}"), "all": whole[0]}
+    payload: dict[str, Any] = {"scale": float(f"{scale:.4g}"), "all": whole[0]}
     if layered and len(whole) > 1:
-        found |= {"layers": whole[1:], "names": text.layers.get(name, [str(index) for index in range(len(whole) - 1)])}
-    return found
+        payload |= {
+            "layers": whole[1:],
+            "names": text.layers.get(name, [str(index) for index in range(len(whole) - 1)]),
+        }
+    return payload
 
 
 def _safe(value: Any) -> str:

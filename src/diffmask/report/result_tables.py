@@ -110,13 +110,13 @@ def escape_latex(text: str) -> str:
 
 
 def _latex_cell(method: MethodResult, metric: str, standing: Standing) -> str:
-    found = method.estimates.get(metric)
-    if found is None:
+    estimate = method.estimates.get(metric)
+    if estimate is None:
         return "--"
     mark = standing.mark(method.name)
-    mean = rf"\mathbf{{{found.mean:.3f}}}" if mark == "best" else f"{found.mean:.3f}"
+    mean = rf"\mathbf{{{estimate.mean:.3f}}}" if mark == "best" else f"{estimate.mean:.3f}"
     dagger = r"^{\dagger}" if mark == "tie" else ""
-    return rf"${mean}{dagger} \pm {(found.high - found.low) / 2:.3f}$"
+    return rf"${mean}{dagger} \pm {(estimate.high - estimate.low) / 2:.3f}$"
 
 
 def _metrics(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
@@ -124,19 +124,20 @@ def _metrics(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
     for method in board.methods:
         for metric in board.metrics:
             if metric.name in method.estimates:
-                found = method.estimates[metric.name]
+                estimate = method.estimates[metric.name]
                 yield {
-                    "method": method.name, "metric": metric.name, "better": metric.direction, "mean": found.mean,
-                    "low": found.low, "high": found.high, "rows": found.rows, "seeds": found.seeds,
+                    "method": method.name, "metric": metric.name, "better": metric.direction, "mean": estimate.mean,
+                    "low": estimate.low, "high": estimate.high, "rows": estimate.rows, "seeds": estimate.seeds,
                     "standing": ranked[metric.name].mark(method.name),
                 }  # fmt: skip
 
 
 def _comparisons(board: BenchmarkResult) -> Iterable[Mapping[str, Any]]:
-    for one in board.comparisons:
+    for comparison in board.comparisons:
         yield {
-            "metric": one.metric, "first": one.first, "second": one.second, "difference": one.difference,
-            "low": one.low, "high": one.high, "p_value": one.p_value, "winner": one.winner or "",
+            "metric": comparison.metric, "first": comparison.first, "second": comparison.second,
+            "difference": comparison.difference, "low": comparison.low, "high": comparison.high,
+            "p_value": comparison.p_value, "winner": comparison.winner or "",
         }  # fmt: skip
 
 

@@ -111,12 +111,12 @@ def split_task_label(task: str, panels: Panels) -> dict[str, str]:
 
 def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> list[RoarCurve]:
     """Collect the ROAR curves of a run."""
-    found: dict[tuple[str, str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    series: dict[tuple[str, str, str], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
         variant = record.metric.removesuffix("_score")
         if record.at is not None and variant in VARIANTS:
-            found[record.task, record.method, variant][record.at].append(record.value)
-    titles = short_titles(method for _, method, _ in found)
+            series[record.task, record.method, variant][record.at].append(record.value)
+    titles = short_titles(method for _, method, _ in series)
     return [
         RoarCurve(
             **split_task_label(task, panels),
@@ -126,19 +126,19 @@ def roar_curves(records: Iterable[Record], panels: Panels = MappingProxyType({})
             at=tuple(sorted(values)),
             points=tuple(bca_interval(values[at]) for at in sorted(values)),
         )
-        for (task, method, variant), values in found.items()
+        for (task, method, variant), values in series.items()
     ]
 
 
 def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({})) -> list[RoarArea]:
     """Collect RACU of a run: the mean over seeds."""
-    found: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    series: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in sorted(records, key=lambda record: record.seed):
         for variant in VARIANTS:
             part = record.metric.removeprefix(f"{variant}_")
             if record.metric != part and part in AREAS:
-                found[record.task, record.method, variant][part].append(record.value)
-    titles = short_titles(method for _, method, _ in found)
+                series[record.task, record.method, variant][part].append(record.value)
+    titles = short_titles(method for _, method, _ in series)
     return [
         RoarArea(
             **split_task_label(task, panels),
@@ -151,7 +151,7 @@ def roar_areas(records: Iterable[Record], panels: Panels = MappingProxyType({}))
             area=bca_interval(values["area"]),
             possible=bca_interval(values["area_possible"]),
         )
-        for (task, method, variant), values in found.items()
+        for (task, method, variant), values in series.items()
     ]
 
 
@@ -165,11 +165,11 @@ def format_percent(spread: MeanInterval) -> str:
     return f"${100 * spread.mean:.1f}^{{+{up:.1f}}}_{{-{down:.1f}}}$"
 
 
-def panel_columns(found: Sequence[RoarSeries]) -> dict[Column, str]:
+def panel_columns(series: Sequence[RoarSeries]) -> dict[Column, str]:
     """Return model and variant of every column with its heading; the model is named if there are several."""
-    models = list(dict.fromkeys(one.model for one in found))
-    there = {one.column for one in found}
-    pairs = [(model, variant) for model in models for variant in VARIANTS if (model, variant) in there]
+    models = list(dict.fromkeys(entry.model for entry in series))
+    columns = {entry.column for entry in series}
+    pairs = [(model, variant) for model in models for variant in VARIANTS if (model, variant) in columns]
     return {
         (model, variant): f"{model}: {VARIANTS[variant]}" if len(models) > 1 else VARIANTS[variant]
         for model, variant in pairs
@@ -255,14 +255,14 @@ class RoarRun:
 
     def tables(self) -> list[RoarTable]:
         """Return one table per panel."""
-        found = []
+        tables = []
         for data in dict.fromkeys(curve.data for curve in self.curves):
             for column, heading in panel_columns(self.curves).items():
                 curves = [curve for curve in self.curves if (curve.data, curve.column) == (data, column)]
                 areas = [area for area in self.areas if (area.data, area.column) == (data, column)]
                 if curves:
-                    found.append(RoarTable(f"{data}, {heading}", curves, areas))
-        return found
+                    tables.append(RoarTable(f"{data}, {heading}", curves, areas))
+        return tables
 
     def picture(self) -> str:
         """Return the figure as a data URI; empty without ROAR or matplotlib."""

@@ -59,14 +59,14 @@ def _table(board: BenchmarkResult) -> Table:
 
 
 def _cell(method: MethodResult, metric: str, standing: Standing) -> Text:
-    found = method.estimates.get(metric)
-    if found is None:
+    estimate = method.estimates.get(metric)
+    if estimate is None:
         return Text("–", style="dim")
     mark = standing.mark(method.name)
     style = "bold" if mark == "best" else ""
     return Text.assemble(
-        (format_number(found.mean), style),
-        (f" [{format_number(found.low)}, {format_number(found.high)}]", "dim"),
+        (format_number(estimate.mean), style),
+        (f" [{format_number(estimate.low)}, {format_number(estimate.high)}]", "dim"),
         MARKS[mark] or "  ",
     )
 

@@ -234,8 +234,8 @@ def _rows(group: str, texts: Sequence[ScoredText], by: By, keys: WordKeys) -> li
             kept[key] += [] if text.kept is None else [text.kept[index]]
         for key, scores in inside.items():
             values[key].append(scores)
-    found = [key for key in POSITIONS if key in values] if by == "position" else values
-    return [_row(group, key, values[key], kept[key]) for key in found]
+    row_keys = [key for key in POSITIONS if key in values] if by == "position" else values
+    return [_row(group, key, values[key], kept[key]) for key in row_keys]
 
 
 def _keys(words: Sequence[str], by: By) -> list[str]:

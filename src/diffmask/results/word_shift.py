@@ -113,8 +113,10 @@ def compare_words(
     import numpy as np
 
     pairs: Mapping[str, list[tuple[float, float]]] = _by_word(texts)
-    found = {word: np.array(values) for word, values in pairs.items() if len(values) >= min_texts}
-    tests = [_test(values[:, 1] - values[:, 0], smallest_change, len(found)) for values in found.values()]
+    frequent_words = {word: np.array(values) for word, values in pairs.items() if len(values) >= min_texts}
+    tests = [
+        _test(values[:, 1] - values[:, 0], smallest_change, len(frequent_words)) for values in frequent_words.values()
+    ]
     corrected = holm_correction([p_value for _, p_value in tests])
     shifts = [
         WordShift(
@@ -128,7 +130,7 @@ def compare_words(
             texts=len(values),
             significant=p_value <= SIGNIFICANCE_LEVEL,
         )
-        for (word, values), (test, _), p_value in zip(found.items(), tests, corrected, strict=True)
+        for (word, values), (test, _), p_value in zip(frequent_words.items(), tests, corrected, strict=True)
     ]
     return tuple(sorted(shifts, key=lambda shift: -abs(shift.difference)))
 

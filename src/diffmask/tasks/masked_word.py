@@ -83,8 +83,8 @@ class MaskedWord(TextTask):
     def probe(self, model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "row output"]:
         """Return the mean logits over the tokens that are there."""
         values = model(**inputs).logits
-        there = inputs["attention_mask"][..., None].to(values)
-        return (values * there).sum(dim=1) / there.sum(dim=1)
+        attention_mask = inputs["attention_mask"][..., None].to(values)
+        return (values * attention_mask).sum(dim=1) / attention_mask.sum(dim=1)
 
     def forward_train(self, batch: Batch) -> Distribution:
         """Run the model in its current mode and read its prediction at the blank."""

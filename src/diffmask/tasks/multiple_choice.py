@@ -111,15 +111,15 @@ class MultipleChoice(TextTask):
         remaining = iter(encodings)
         groups = [[next(remaining) for _ in getattr(row, "choices", ())] for row in examples]
         first = [group[0] for group in groups]
-        lengths = [1 + max(at for at, place in enumerate(one.sequence_ids) if place == 0) for one in first]
+        lengths = [1 + max(at for at, place in enumerate(encoding.sequence_ids) if place == 0) for encoding in first]
         target = self.targets(examples, range(len(examples)), first)
         batch = self.text_encoder.batch(first, target, self.device)
         ends = torch.tensor(lengths, device=self.device)[:, None]
         shared = torch.arange(batch.tokens.shape[1], device=self.device) < ends
         batch = replace(batch, present=batch.present & shared, maskable=batch.maskable & shared)
         inputs = {
-            CHOICES: self._endings([[one.ids for one in group] for group in groups], lengths),
-            CHOICE_TYPES: self._endings([[one.type_ids for one in group] for group in groups], lengths),
+            CHOICES: self._endings([[encoding.ids for encoding in group] for group in groups], lengths),
+            CHOICE_TYPES: self._endings([[encoding.type_ids for encoding in group] for group in groups], lengths),
         }
         for encoding, length in zip(first, lengths, strict=True):
             encoding.truncate(length)  # the rows of the batch are the shared texts alone
@@ -128,7 +128,7 @@ class MultipleChoice(TextTask):
     def _endings(self, values: list[list[list[int]]], lengths: list[int]) -> Int[Tensor, "row choice token"]:
         """Return what follows the shared text in the sequence of each choice; absent choices are all padding."""
         rows = [
-            [one[length:] for one in group] + [[-1]] * (self.most_choices - len(group))
+            [sequence[length:] for sequence in group] + [[-1]] * (self.most_choices - len(group))
             for group, length in zip(values, lengths, strict=True)
         ]
         padded = pad_rows([ending for row in rows for ending in row], -1)
@@ -231,9 +231,9 @@ class _Layout:
         """Return the layout of a batch."""
         endings = batch.inputs[CHOICES] >= 0
         prefix = batch.present[:, None].expand(-1, endings.shape[1], -1)
-        there = torch.cat([prefix, endings], dim=2)
-        order = (~there).int().sort(dim=2, stable=True).indices
-        return _Layout(there, order, batch.tokens.shape[1])
+        present = torch.cat([prefix, endings], dim=2)
+        order = (~present).int().sort(dim=2, stable=True).indices
+        return _Layout(present, order, batch.tokens.shape[1])
 
     def compact(self, shared: Tensor, endings: Tensor) -> Tensor:
         """Return the values of all sequences in the model's order."""
@@ -253,7 +253,7 @@ class _Layout:
             if torch.equal(shared, shared[:, :1].expand_as(shared)):
                 edited = edit(shared[:, 0])[:, None].expand_as(shared)  # embeddings are the same for all choices
             else:
-                edited = torch.stack([edit(one) for one in shared.unbind(1)], dim=1)
+                edited = torch.stack([edit(choice) for choice in shared.unbind(1)], dim=1)
             back = torch.cat([edited, endings], dim=2).flatten(0, 1).gather(1, index)
             return torch.cat([back, state[:, width:]], dim=1)
 

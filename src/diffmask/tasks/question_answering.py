@@ -199,8 +199,8 @@ class QuestionAnswering(TextTask):
         """Return the mean logits over the tokens that are there."""
         output = model(**inputs)
         both = torch.stack([output.start_logits, output.end_logits], dim=1)
-        there = inputs["attention_mask"][:, None].to(both)
-        return (both * there).sum(dim=-1) / there.sum(dim=-1)
+        attention_mask = inputs["attention_mask"][:, None].to(both)
+        return (both * attention_mask).sum(dim=-1) / attention_mask.sum(dim=-1)
 
     def distribution(self, values: Float[Tensor, "row 2 position"]) -> Distribution:
         """Return the answer with these logits."""
@@ -230,9 +230,9 @@ class QuestionAnswering(TextTask):
         """Return the words of the most probable span over the rows of a passage."""
         spans, probability = predicted_spans(answer)
         row = int(probability.argmax())
-        found = passage_characters(encodings[row], spans[row].tolist())
-        text = "no answer" if found is None else (example.pair or "")[slice(*found)]
-        return Prediction(text, float(probability[row]), None if found is None else (1, *found))
+        characters = passage_characters(encodings[row], spans[row].tolist())
+        text = "no answer" if characters is None else (example.pair or "")[slice(*characters)]
+        return Prediction(text, float(probability[row]), None if characters is None else (1, *characters))
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> list[tuple[Example, str]]:
@@ -309,5 +309,5 @@ def passage_characters(encoding: Any, span: Sequence[int]) -> tuple[int, int] | 
 
 def answer_text(example: Example, encoding: Any, span: Sequence[int]) -> str:
     """Return the words of the passage between two positions."""
-    found = passage_characters(encoding, span)
-    return "" if found is None else (example.pair or "")[slice(*found)]
+    characters = passage_characters(encoding, span)
+    return "" if characters is None else (example.pair or "")[slice(*characters)]

@@ -67,8 +67,8 @@ class SentenceSimilarity(TextTask):
 
     @staticmethod
     def _mean(output: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "row width"]:
-        there = inputs["attention_mask"][..., None].to(output.last_hidden_state)
-        return (output.last_hidden_state * there).sum(dim=1).float() / there.sum(dim=1).clamp(min=1)
+        attention_mask = inputs["attention_mask"][..., None].to(output.last_hidden_state)
+        return (output.last_hidden_state * attention_mask).sum(dim=1).float() / attention_mask.sum(dim=1).clamp(min=1)
 
     def forward_train(self, batch: Batch) -> Distribution:
         """Run the encoder in its current mode and compare."""
@@ -89,8 +89,8 @@ class SentenceSimilarity(TextTask):
         known = ~batch.target[:, 0].isnan()
         if int(known.sum()) < 2:
             raise InputError("fewer than two pairs have a known similarity: the model's own score needs them")
-        found = self.logits(batch[known])[:, 0]
-        return float(torch.corrcoef(torch.stack([found, batch.target[known, 0].to(found)]))[0, 1])
+        similarities = self.logits(batch[known])[:, 0]
+        return float(torch.corrcoef(torch.stack([similarities, batch.target[known, 0].to(similarities)]))[0, 1])
 
     def outcomes(self, target: Shaped[Tensor, "row 1"]) -> list[str | None]:
         """Return the known similarities."""

@@ -166,7 +166,7 @@ class TokenClassification(TextTask):
     @torch.no_grad()
     def _predicted_tags(self, examples: Sequence[TaggedSentence], rows_at_once: int = 64) -> list[list[str]]:
         """Return one tag per word; a word beyond the model's limit is O."""
-        found: list[list[str]] = []
+        sentence_tags: list[list[str]] = []
         for start in range(0, len(examples), rows_at_once):
             part = [replace_span(row, None) for row in examples[start : start + rows_at_once]]
             encoded = super().encode_examples(part)
@@ -174,8 +174,8 @@ class TokenClassification(TextTask):
                 best = self.token_logits(encoded.batch).argmax(dim=-1).tolist()
             for row, encoding, tags in zip(part, encoded.encodings, best, strict=True):
                 pieces = first_pieces(row, encoding)
-                found.append([self.tags[tags[column]] if column is not None else OUTSIDE for column in pieces])
-        return found
+                sentence_tags.append([self.tags[tags[column]] if column is not None else OUTSIDE for column in pieces])
+        return sentence_tags
 
     def add_inputs(
         self, batch: Batch, examples: Sequence[Example], sources: Sequence[int], encodings: Sequence[Any]
@@ -219,8 +219,8 @@ class TokenClassification(TextTask):
     def probe(self, model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "row output"]:
         """Return the mean logits over the tokens that are there."""
         values = model(**inputs).logits
-        there = inputs["attention_mask"][..., None].to(values)
-        return (values * there).sum(dim=1) / there.sum(dim=1)
+        attention_mask = inputs["attention_mask"][..., None].to(values)
+        return (values * attention_mask).sum(dim=1) / attention_mask.sum(dim=1)
 
     def token_logits(self, batch: Batch) -> Float[Tensor, "row token tag"]:
         """Return the logits of every token's tags."""
@@ -274,8 +274,8 @@ class TokenClassification(TextTask):
             raise InputError("give a sentence, a list of sentences, or text=...")
         self._require_fields(named)
         examples, single = read_inputs(named if inputs is None else inputs, self.to_example)
-        found = self.explain_examples(explainer, examples, verify=verify)
-        return found[0] if single else found
+        explanations = self.explain_examples(explainer, examples, verify=verify)
+        return explanations[0] if single else explanations
 
     def explain_examples(
         self, explainer: Any, examples: Sequence[Example], *, verify: bool, targets: Sequence[Tensor] | None = None
@@ -283,16 +283,20 @@ class TokenClassification(TextTask):
         """Return a list of explanations for each sentence; all spans are explained together."""
         sentences = [cast(TaggedSentence, self.to_example(row)) for row in examples]
         spans = self.predicted_spans(sentences)
-        rows = [replace_span(row, span) for row, found in zip(sentences, spans, strict=True) for span in found]
+        rows = [
+            replace_span(row, span)
+            for row, sentence_spans in zip(sentences, spans, strict=True)
+            for span in sentence_spans
+        ]
         remaining = iter(super().explain_examples(explainer, rows, verify=verify))
-        return [ExplanationList([next(remaining) for _ in found]) for found in spans]
+        return [ExplanationList([next(remaining) for _ in sentence_spans]) for sentence_spans in spans]
 
     def score(self, batch: Batch) -> float:
         """Return the accuracy of types over labelled spans; over whole sentences, the F1 of spans."""
         if self._unit == "sentence":
             return self._sentence_f1(batch)
-        found = self.per_example_score(batch)
-        return float(found.mean())
+        scores = self.per_example_score(batch)
+        return float(scores.mean())
 
     def per_example_score(self, batch: Batch) -> Float[Tensor, " row"]:
         """Return 1 for each labelled span whose type is right."""
@@ -356,8 +360,8 @@ def first_pieces(row: TaggedSentence, encoding: Any) -> list[int | None]:
         if segment == 0 and last > first:
             columns.setdefault(first, column)
     starts = sorted(columns)
-    found: list[int | None] = []
+    piece_columns: list[int | None] = []
     for first, last in row.words:
         inside = [start for start in starts if first <= start < last]
-        found.append(columns[inside[0]] if inside else None)
-    return found
+        piece_columns.append(columns[inside[0]] if inside else None)
+    return piece_columns

@@ -89,14 +89,14 @@ def _task_of(model: Any, tokenizer: Any) -> TextTask:
     """Return the task of a model, recognised by its head."""
     if isinstance(model, TextTask):
         return model
-    inner, found = unwrap(model, tokenizer)
+    inner, inner_tokenizer = unwrap(model, tokenizer)
     if isinstance(inner, str | Path):
-        return text_task_class(recognise_task(inner))(inner, found)
+        return text_task_class(recognise_task(inner))(inner, inner_tokenizer)
     base = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
     name = next(
         (name for name, kind in TEXT_TASKS.items() if kind.ending and type(base).__name__.endswith(kind.ending)), None
     )
-    return text_task_class(name or "text-classification")(inner, found)
+    return text_task_class(name or "text-classification")(inner, inner_tokenizer)
 
 
 def _require_no_fit(config: Method, task: Task) -> None:

@@ -226,9 +226,9 @@ def explain_rows(
     explanations: list[Any] = task.explain_examples(explainer, examples, verify=verify, targets=targets)
     return [
         _columns(first + number, row, explanation)
-        for number, (row, found) in enumerate(zip(rows, explanations, strict=True))
+        for number, (row, result) in enumerate(zip(rows, explanations, strict=True))
         # A tagged sentence has one explanation for each of its entities.
-        for explanation in (found if isinstance(found, list) else [found])
+        for explanation in (result if isinstance(result, list) else [result])
     ]
 
 

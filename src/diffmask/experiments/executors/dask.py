@@ -43,12 +43,12 @@ class _Cluster(Workers):
     def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
         if self._client.status != "running":
             raise EngineError("the dask scheduler is gone; start the run again to resume")
-        found = [(address, future) for address, future in self._futures.items() if future.done()]
-        if not found:
+        finished_futures = [(address, future) for address, future in self._futures.items() if future.done()]
+        if not finished_futures:
             time.sleep(MOMENT)
-        for address, _ in found:
+        for address, _ in finished_futures:
             del self._futures[address]
-        return [(address, _result(future)) for address, future in found]
+        return [(address, _result(future)) for address, future in finished_futures]
 
 
 def _result(future: Any) -> NodeOutcome | NodeFailure:

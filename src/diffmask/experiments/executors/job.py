@@ -62,10 +62,10 @@ class Job:
             saved = json.loads(self.outcome_file.read_text())
             if saved.pop("checksum") != values_checksum(saved):
                 return None
-            found = NodeOutcome(tuple(map(record_from, saved["records"])), saved["seconds"], tuple(saved["warned"]))
+            outcome = NodeOutcome(tuple(map(record_from, saved["records"])), saved["seconds"], tuple(saved["warned"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return found if self.node.is_done() else None
+        return outcome if self.node.is_done() else None
 
 
 PERMANENT = (ConfigError, InputError, TaskError, SiteError, ExtraError)

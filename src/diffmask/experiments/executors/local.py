@@ -141,18 +141,18 @@ class _Pool(Workers):
             self._refused.append((job.node.address, NodeFailure(f"cannot be sent to a worker: {error}")))
 
     def ended(self) -> list[tuple[Address, NodeOutcome | NodeFailure]]:
-        found, self._refused = self._refused, []
+        outcomes, self._refused = self._refused, []
         busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
-        for connection in wait(list(busy), timeout=0 if found else MOMENT):
+        for connection in wait(list(busy), timeout=0 if outcomes else MOMENT):
             worker = busy[connection]  # type: ignore[index]
             result = worker.result()
             assert worker.job is not None
-            found.append((worker.job.node.address, result))
+            outcomes.append((worker.job.node.address, result))
             worker.job = None
             if not worker.process.is_alive():
                 worker.end()
                 self._workers[self._workers.index(worker)] = _Worker(self._context)
-        return found
+        return outcomes
 
     def end(self) -> None:
         """End all workers."""

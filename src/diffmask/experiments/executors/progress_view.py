@@ -83,12 +83,12 @@ def estimate_progress(schedule: NodeSchedule, workers: int) -> ProgressEstimate:
 
 def _speeds(schedule: NodeSchedule) -> dict[str, float]:
     """Return the mean seconds of finished nodes, by label without the seed and by kind."""
-    found: dict[str, list[float]] = defaultdict(list)
+    durations: dict[str, list[float]] = defaultdict(list)
     for address, outcome in schedule.outcomes.items():
         if outcome.seconds is not None:
             for key in (_without_seed(schedule[address]), address[0]):
-                found[key].append(outcome.seconds)
-    return {key: mean(seconds) for key, seconds in found.items()}
+                durations[key].append(outcome.seconds)
+    return {key: mean(seconds) for key, seconds in durations.items()}
 
 
 def _without_seed(node: Node) -> str:

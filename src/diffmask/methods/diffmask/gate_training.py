@@ -161,10 +161,10 @@ class GateTrainer:
 
     def resume(self) -> int:
         """Load the last checkpoint of this same fit, if there is one, and return the number of steps that it had."""
-        found = None if self.checkpoints is None else self.checkpoints.latest()
-        if found is None:
+        checkpoint = None if self.checkpoints is None else self.checkpoints.latest()
+        if checkpoint is None:
             return 0
-        done, artefact = found
+        done, artefact = checkpoint
         self._restore(artefact)
         for _ in range(done):
             next(self.batches)

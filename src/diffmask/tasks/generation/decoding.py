@@ -117,10 +117,10 @@ class GeneratesResponses:
         responses: dict[int, Ids] = {}
         while order:
             size = max(1, TOKENS_AT_ONCE // (len(prompts[order[0]]) + self.encoding.max_new_tokens))
-            some, order = order[:size], order[size:]
-            chosen = [[values[index] for index in some] for values in (prompts, places, seen)]
+            indices, order = order[:size], order[size:]
+            chosen = [[values[index] for index in indices] for values in (prompts, places, seen)]
             with stage("generate responses"):
-                responses.update(zip(some, self._decode(*chosen), strict=True))
+                responses.update(zip(indices, self._decode(*chosen), strict=True))
         return [responses[index] for index in range(len(prompts))]
 
     def _decode(self, prompts: Sequence[Ids], positions: Sequence[Ids], visible: Sequence[Ids]) -> list[Ids]:

@@ -46,8 +46,8 @@ def explain_prompts(
     rows = task.read(prompts)
     explanations = []
     for start in range(0, len(rows), PROMPTS_AT_ONCE):
-        some = slice(start, start + PROMPTS_AT_ONCE)
-        explanations += _explain_rows(task, explainer, rows[some], own[some], verify)
+        chunk = slice(start, start + PROMPTS_AT_ONCE)
+        explanations += _explain_rows(task, explainer, rows[chunk], own[chunk], verify)
     return explanations
 
 
@@ -65,10 +65,10 @@ def _explain_rows(
     method = explainer.config.label if explainer.config else type(explainer).__name__
     copies = [PromptCopies(task, row, task.batch_of([row])) for row in rows]
     margin = float(getattr(explainer.config, "margin", DEFAULT_MARGIN))
-    found = needed_parts(task, batch, scores, margin) if verify else [None] * len(rows)
+    needed_sets = needed_parts(task, batch, scores, margin) if verify else [None] * len(rows)
     return [
         _explanation(copy, part_scores[: len(copy.row.prompt.parts)], method, is_own, verified)
-        for copy, part_scores, is_own, verified in zip(copies, scores, own, found, strict=True)
+        for copy, part_scores, is_own, verified in zip(copies, scores, own, needed_sets, strict=True)
     ]
 
 
@@ -119,12 +119,14 @@ def needed_parts(
     def measure(items: list[tuple[int, Kept]]) -> list[Measurement]:
         # The search compares log-odds of the whole response with its total divergence: per token times tokens.
         results = []
-        for (text, kept), found in zip(items, copies.measure(items), strict=True):
+        for (text, kept), measurement in zip(items, copies.measure(items), strict=True):
             # Logits over a whole vocabulary, one set each, would fill the memory.
-            found = replace(found, logits=None)
-            identical[text, kept] = found
-            same = found.same_prediction or not same_response
-            results.append(replace(found, divergence=found.divergence * lengths[text], same_prediction=same))
+            measurement = replace(measurement, logits=None)
+            identical[text, kept] = measurement
+            same = measurement.same_prediction or not same_response
+            results.append(
+                replace(measurement, divergence=measurement.divergence * lengths[text], same_prediction=same)
+            )
         return results
 
     searches = [
@@ -132,9 +134,10 @@ def needed_parts(
         for text, row, original, length in zip(texts, scores, copies.originals(), lengths, strict=True)
     ]
     with stage("verify which parts are needed"):
-        found = run_searches(searches, measure)
+        search_results = run_searches(searches, measure)
     return [
-        _needed(task, texts[row], result, identical.get((row, result.kept)), margin) for row, result in enumerate(found)
+        _needed(task, texts[row], result, identical.get((row, result.kept)), margin)
+        for row, result in enumerate(search_results)
     ]
 
 

@@ -46,10 +46,10 @@ class SequenceToSequence(TextGeneration):
         def states(ids: Tensor) -> Tensor:
             return encoder(input_ids=ids).last_hidden_state
 
-        found = find_sites(encoder, embedding, states, None)
+        encoder_sites = find_sites(encoder, embedding, states, None)
         blocks = {
             name: Site(f"{path}.{site.module}", site.side, site.call, site.token_first)
-            for name, site in found.items()
+            for name, site in encoder_sites.items()
             if name != "embedding"
         }
         return {"embedding": Site(shared, "output", call), **blocks}

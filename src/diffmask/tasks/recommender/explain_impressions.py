@@ -158,8 +158,8 @@ def explain_candidates(
         )
         for index, row in enumerate(rows)
     ]
-    explanations = [one.explanation() for one in explained]
-    return [one.verify() for one in explanations] if verify else explanations
+    explanations = [row_explanation.explanation() for row_explanation in explained]
+    return [explanation.verify() for explanation in explanations] if verify else explanations
 
 
 @dataclass(frozen=True)

@@ -205,10 +205,10 @@ class NewsRecommender(Task, RowText):
         parts = []
         with frozen(self.model):
             for start in range(0, len(titles), TITLES_AT_ONCE):
-                some = titles[start : start + TITLES_AT_ONCE]
-                width = max(map(len, some))
-                tokens = torch.tensor([[*title, *[self.pad_token] * (width - len(title))] for title in some])
-                present = torch.arange(width)[None] < torch.tensor([[len(title)] for title in some])
+                chunk = titles[start : start + TITLES_AT_ONCE]
+                width = max(map(len, chunk))
+                tokens = torch.tensor([[*title, *[self.pad_token] * (width - len(title))] for title in chunk])
+                present = torch.arange(width)[None] < torch.tensor([[len(title)] for title in chunk])
                 parts.append(self.model.encode(tokens.to(self.device), present.to(self.device)))
         return torch.cat(parts)
 
@@ -287,8 +287,8 @@ class NewsRecommender(Task, RowText):
             chosen = [number for number, (request, _) in numbered if request.get("explain", self.explained) == explain]
             rows = [numbered[number][1][1] for number in chosen]
             explanations |= zip(chosen, explain_candidates(self, explainer, rows, explain, verify=verify), strict=True)
-        found = ExplanationList(explanations[number] for number, _ in numbered)
-        return found if isinstance(inputs, list) or len(found) > 1 else found[0]
+        explanation_list = ExplanationList(explanations[number] for number, _ in numbered)
+        return explanation_list if isinstance(inputs, list) or len(explanation_list) > 1 else explanation_list[0]
 
     def _rows(self, request: Mapping[str, Any]) -> list[ExplainedCandidate]:
         impression = request["impression"]
@@ -304,7 +304,7 @@ class NewsRecommender(Task, RowText):
     @torch.no_grad()
     def rank(self, impression: Impression) -> Float[Tensor, " candidate"]:
         """Return the scores of an impression's candidates, in their order."""
-        titles = [*impression.history[-self.max_history :], *(one.title for one in impression.candidates)]
+        titles = [*impression.history[-self.max_history :], *(candidate.title for candidate in impression.candidates)]
         self.titles.add(titles)
         vectors = self._encode_tokens([tuple(self.titles.tokens(title)) for title in titles])
         read = len(titles) - len(impression.candidates)

@@ -137,7 +137,7 @@ class NRMSTraining(NRMSHyperparameters):
             yield [self._row(*clicks[index], source) for index in order[start : start + self.batch_size]]
 
     def _row(self, impression: Impression, clicked: int, source: random.Random) -> Any:
-        others = [one.title for one in impression.candidates if not one.clicked]
+        others = [candidate.title for candidate in impression.candidates if not candidate.clicked]
         drawn = source.sample(others, min(self.negatives, len(others)))
         return [impression.candidates[clicked].title, *drawn], impression.history
 
@@ -145,7 +145,9 @@ class NRMSTraining(NRMSHyperparameters):
         """Return the cross-entropy of the clicked candidate; every title is encoded once."""
         histories = [history[-task.max_history :] for _, history in rows]
         titles = list(
-            dict.fromkeys(title for (some, _), read in zip(rows, histories, strict=True) for title in (*some, *read))
+            dict.fromkeys(
+                title for (offered, _), read in zip(rows, histories, strict=True) for title in (*offered, *read)
+            )
         )
         # In random order, because the last rows of a batch are masked.
         titles = [titles[index] for index in torch.randperm(len(titles), generator=source).tolist()]
@@ -154,7 +156,7 @@ class NRMSTraining(NRMSHyperparameters):
         if task.mask_token is not None:
             grid = mask_random_tokens(task, grid, self.masked_fraction, source)
         slots = Slots.of(
-            [[index[title] for title in some] for some, _ in rows],
+            [[index[title] for title in offered] for offered, _ in rows],
             [[index[title] for title in read] for read in histories],
         )
         vectors = task.model.encode(grid.tokens, grid.present)
@@ -186,7 +188,10 @@ def impression_scores(task: NewsRecommender, impressions: Sequence[Impression]) 
     used = [
         title
         for impression in impressions
-        for title in (*impression.history[-task.max_history :], *(one.title for one in impression.candidates))
+        for title in (
+            *impression.history[-task.max_history :],
+            *(candidate.title for candidate in impression.candidates),
+        )
     ]
     titles = list(dict.fromkeys(used))
     task.titles.add(titles)
@@ -194,20 +199,24 @@ def impression_scores(task: NewsRecommender, impressions: Sequence[Impression]) 
     index = {title: number for number, title in enumerate(titles)}
     scores: list[list[float]] = []
     for start in range(0, len(impressions), 256):
-        some = impressions[start : start + 256]
+        chunk = impressions[start : start + 256]
         slots = Slots.of(
-            [[index[one.title] for one in impression.candidates] for impression in some],
-            [[index[title] for title in impression.history[-task.max_history :]] for impression in some],
+            [[index[candidate.title] for candidate in impression.candidates] for impression in chunk],
+            [[index[title] for title in impression.history[-task.max_history :]] for impression in chunk],
         )
         values = task.model.scores(vectors, slots).tolist()
-        scores += [row[: len(impression.candidates)] for row, impression in zip(values, some, strict=True)]
+        scores += [row[: len(impression.candidates)] for row, impression in zip(values, chunk, strict=True)]
     return scores
 
 
 def evaluate(task: NewsRecommender, impressions: Sequence[Impression]) -> RankingMetrics:
     """Return AUC, MRR, nDCG@5, nDCG@10 and accuracy on impressions with known clicks."""
-    known = [one for one in impressions if all(candidate.clicked is not None for candidate in one.candidates)]
-    clicks = [[bool(candidate.clicked) for candidate in one.candidates] for one in known]
+    known = [
+        impression
+        for impression in impressions
+        if all(candidate.clicked is not None for candidate in impression.candidates)
+    ]
+    clicks = [[bool(candidate.clicked) for candidate in impression.candidates] for impression in known]
     return ranking_metrics(impression_scores(task, known), clicks)
 
 
@@ -251,10 +260,10 @@ class _Progress:
 
     def resume(self, model: NRMS, checkpoints: Checkpoints) -> None:
         """Continue after the last epoch that was written completely by the same training."""
-        found = checkpoints.latest()
-        if found is None:
+        checkpoint = checkpoints.latest()
+        if checkpoint is None:
             return
-        _, artefact = found
+        _, artefact = checkpoint
         model.load_state_dict(under_prefix("model", artefact.tensors))
         self.best, self.history = under_prefix("best", artefact.tensors), list(artefact.values["history"])
         restore_optimizer(self.optimizer, under_prefix("adam", artefact.tensors))

@@ -110,7 +110,11 @@ class TrainedNewsRecommenderConfig(NRMSHyperparameters, NRMSConfig, TaskConfig):
     def build(self, seed: int) -> NewsRecommender:
         """Return the task of an untrained recommender."""
         data = load_impressions(self.data)
-        titles = [title for row in data["train"] for title in (*row.history, *(one.title for one in row.candidates))]
+        titles = [
+            title
+            for row in data["train"]
+            for title in (*row.history, *(candidate.title for candidate in row.candidates))
+        ]
         size = NRMSConfig(**self._values_of(NRMSConfig))
         model, tokenizer = init_nrms(self.model, titles, size, seed, trust_remote_code=self.trust_remote_code)
         task = NewsRecommender(model, tokenizer, explain="candidate", negatives=0)

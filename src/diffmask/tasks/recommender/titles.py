@@ -105,7 +105,7 @@ def encode_rows(
     rows: Sequence[ExplainedCandidate], table: TitleTable, explained: Explained, max_history: int, pad: int
 ) -> Batch:
     """Return the batch of some rows; its target is the first clicked candidate, or the explained one."""
-    offered = (one.title for row in rows for one in row.impression.candidates)
+    offered = (candidate.title for row in rows for candidate in row.impression.candidates)
     table.add([*(title for row in rows for title in row.read(max_history)), *offered])
     parts = [_Row.of(row, explained, max_history) for row in rows]
     tokens = [[token for title in part.titles for token in table.tokens(title)] for part in parts]

@@ -73,7 +73,7 @@ class ExplainsTexts(Task, ReadsTexts, ABC):
         each = [target] * count if isinstance(target, str) or not isinstance(target, Iterable) else list(target)
         if len(each) != count:
             raise InputError(f"{len(each)} targets for {count} inputs; give one class, or one per input")
-        return [self.outcome_of(one) for one in each]
+        return [self.outcome_of(input_target) for input_target in each]
 
     def outcome_of(self, target: Any) -> Shaped[Tensor, "*event"]:
         """Return the outcome that a target names; a subclass whose answers are classes overrides it."""
@@ -120,8 +120,8 @@ def explain_examples(
     if not chosen:
         return explanations
     units = [explanations[index].units for index in chosen]
-    found = verify_texts([texts[index] for index in chosen], units, "word", logits, attribution)
-    for index, verification in zip(chosen, found, strict=True):
+    verifications = verify_texts([texts[index] for index in chosen], units, "word", logits, attribution)
+    for index, verification in zip(chosen, verifications, strict=True):
         verified, layers = verification.verified, verification.layers
         explanations[index] = replace(explanations[index], verified=verified, layer_verifier=layers)
     return explanations

@@ -67,8 +67,8 @@ def known_task(name: str) -> KnownTask:
 def text_task_class(name: str) -> "type[TextTask]":
     """Return the class of the task of that name."""
     module, _, attribute = known_task(name).target.partition(":")
-    found: type[TextTask] = getattr(import_module(module), attribute)
-    return found
+    task_class: type[TextTask] = getattr(import_module(module), attribute)
+    return task_class
 
 
 def recognise_task(model: str | Path, *, trust_remote_code: bool = False) -> str:

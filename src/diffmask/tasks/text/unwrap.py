@@ -81,12 +81,12 @@ def _has_no_head(model: Any) -> bool:
 def require_head(architecture: str, auto_class: str) -> None:
     """Refuse a model whose class in `transformers` ends in another head than the wanted one."""
     wanted = auto_class.removeprefix("AutoModel")
-    found = next((head for head in TASK_OF_HEAD if architecture.endswith(head)), None)
-    if found is None or found == wanted:
+    model_head = next((head for head in TASK_OF_HEAD if architecture.endswith(head)), None)
+    if model_head is None or model_head == wanted:
         return
     from diffmask import __all__ as public
 
-    task = TASK_OF_HEAD[found]
+    task = TASK_OF_HEAD[model_head]
     remedy = f"use dm.{task}" if task in public else "this head is not supported yet"
     raise InputError(f"found {architecture}; {remedy}")
 

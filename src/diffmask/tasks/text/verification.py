@@ -77,13 +77,15 @@ def verify_texts(
     if explainer.erases_states and attribution.by_layer is not None:
         with stage(VERIFYING):
             layers = work.states()
-        sets = [one.layers(layers, index, explainer) for index, one in enumerate(named)]
+        sets = [named_units.layers(layers, index, explainer) for index, named_units in enumerate(named)]
         return [Verification(layer_sets[0], partial(tuple[VerifiedSet, ...], layer_sets)) for layer_sets in sets]
     with stage(VERIFYING):
         masks = work.inputs()
     return [
-        Verification(one.verified(masks, index, explainer), partial(_input_layers, work, masks, one, index))
-        for index, one in enumerate(named)
+        Verification(
+            named_units.verified(masks, index, explainer), partial(_input_layers, work, masks, named_units, index)
+        )
+        for index, named_units in enumerate(named)
     ]
 
 
