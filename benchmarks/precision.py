@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 
 from diffmask.tasks.text.text_configs import FineTunedClassificationConfig
-from diffmask.tasks.text.text_task import TextTask
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     seconds: dict[str, float] = {}
     for precision in ("float32", "bfloat16"):
         chosen = replace(config, precision=cast(Any, precision))
-        task = cast(TextTask, chosen.build(seed=0))
+        task = chosen.build(seed=0)
         start = time.process_time()
         chosen.train(task, seed=0)
         seconds[precision] = time.process_time() - start
