@@ -23,7 +23,7 @@ from language_models.comparison import report
 from language_models.finetune import tune
 from language_models.measure import FACTS, collect
 from language_models.poisoned import run_poisoned
-from language_models.rivals import run_rivals
+from language_models.rivals import RIVALS, run_rivals
 from language_models.scale import run_scale
 
 
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8000, help="length of the long prompt of `scale`")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=34, help="optimiser steps of `tune`, 8 prompts each")
+    parser.add_argument("--packages", nargs="+", default=list(RIVALS), choices=RIVALS, help="packages of `rivals`")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.stage == "collect":
@@ -50,7 +51,7 @@ def main() -> None:
     elif options.stage == "scale":
         run_scale(options.model, options.prompts, options.tokens)
     elif options.stage == "rivals":
-        run_rivals(options.model, options.out, options.prompts, FACTS)
+        run_rivals(options.model, options.out, options.prompts, FACTS, options.packages)
     else:
         report(options.out)
 

@@ -26,7 +26,9 @@ from diffmask.tasks.generation.prompt_encoding import ResponseRow
 from language_models.measure import SUBSETS_AT_ONCE, predict_with
 
 
-def run_rivals(model: str, folder: Path, prompts: int, facts: int, ablations: int = 64) -> None:
+def run_rivals(
+    model: str, folder: Path, prompts: int, facts: int, packages: Sequence[str], ablations: int = 64
+) -> None:
     """Write one JSON file per prompt with the packages' scores, and context-cite's masks and log-odds.
 
     Packages whose scores are in the file already are not run again.
@@ -38,9 +40,9 @@ def run_rivals(model: str, folder: Path, prompts: int, facts: int, ablations: in
         fact = next(islice(dm.planted_facts(int(file.stem) + 1, seed=0, facts=facts), int(file.stem), None))
         stored = load_file(file)
         response = task.tokenizer.decode(stored["response"][: int(stored["events"])])
-        for name, run in RIVALS.items():
+        for name in packages:
             if name not in values:
-                values[name] = run(task, fact, response, ablations)
+                values[name] = RIVALS[name](task, fact, response, ablations)
                 out.write_text(json.dumps(values))
         print(file.stem, {name: round(value["seconds"], 1) for name, value in values.items()}, flush=True)
 

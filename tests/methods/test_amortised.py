@@ -1,6 +1,7 @@
 """Amortised scores: exact for an additive model, one forward pass per text, diagnostics for the rest."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,19 @@ def test_refining_starts_from_the_student_and_ends_at_the_truth(explainer: Amort
     before = (start(batch).scores - exact).abs().mean()
     after = (start.refined(copies=128)(batch).scores - exact).abs().mean()
     assert after < 0.3 * before
+
+
+def test_a_fit_with_refine_explains_as_the_refined_explainer() -> None:
+    rough = Amortised(budget="32 texts", width=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        one_pass, refining = rough.fit(WordsTask()), replace(rough, refine=32).fit(WordsTask())
+    assert isinstance(one_pass, AmortisedExplainer)
+    batch = one_pass.task.data["test"][:20]
+    torch.testing.assert_close(refining(batch).scores, one_pass.refined(copies=32)(batch).scores)
+    assert not torch.allclose(refining(batch).scores, one_pass(batch).scores)
+    with pytest.raises(ConfigError, match="refine must be 0 or at least 2"):
+        Amortised(refine=1)
 
 
 def test_the_posterior_is_ridge_regression_around_the_first_guess() -> None:

@@ -522,6 +522,7 @@ def test_refined_scores_of_a_batch_are_those_of_single_rows() -> None:
     together, before = refined(batch).scores, explainer(batch).scores
     single = refined(batch[8:9].trim()).scores
     torch.testing.assert_close(together[8:9, : single.shape[1]], single, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(dm.Amortised(mask_pairs=2, refine=6).fit(task, seed=0)(batch).scores, together)
     assert not torch.allclose(together, before)
     with pytest.raises(ConfigError, match="at least 2 copies"):
         explainer.refined(copies=1)  # type: ignore[operator]

@@ -84,6 +84,8 @@ class Amortised(Method):
     """Evaluations on held-out rows without improvement before the fit stops."""
     statistics_rows: int = 512
     """Training rows from which the mean and deviation of each site are estimated."""
+    refine: int = 0
+    """Masked copies of every explained text that correct its scores; 0: one forward pass is all."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "teacher", _teacher_to_dict(self.teacher))
@@ -91,6 +93,8 @@ class Amortised(Method):
         counts = (self.width, self.mask_pairs, self.batch_size, self.replay_tokens, self.held_out, self.patience)
         if min(*counts, self.steps_per_batch or 1) < 1 or not 0 <= self.guided_masks < self.mask_pairs:
             raise ConfigError("amortised: sizes and counts must be at least 1, and guided_masks less than mask_pairs")
+        if self.refine < 0 or self.refine == 1:
+            raise ConfigError(f"amortised: refine must be 0 or at least 2, found {self.refine}")
 
     def teachers(self) -> list[Method]:
         """Return the methods to imitate."""
@@ -102,7 +106,7 @@ class Amortised(Method):
         if isinstance(task, ErasesUnits):
             if self.teacher is not None:
                 raise ConfigError("amortised: parts of prompts are learned from the model; leave teacher out")
-            return PartAmortisedExplainer(task)
+            return PartAmortisedExplainer(task, self.refine)
         return self.build_tokens(task, seed)
 
     def build_tokens(self, task: Task, seed: int) -> "AmortisedExplainer":
@@ -116,7 +120,7 @@ class Amortised(Method):
             features = flat_logits(coarsen(answer, answer)).shape[1]
         with seeded(seed, "amortised"):
             network = AttributionNetwork({site: statistics[site] for site in sites}, features, self.width)
-        return AmortisedExplainer(task, network, baseline_state(task, task.sites[0], self.baseline))
+        return AmortisedExplainer(task, network, baseline_state(task, task.sites[0], self.baseline), self.refine)
 
     def train(self, explainer: "AmortisedExplainer | PartAmortisedExplainer", task: Task, seed: int) -> None:
         """Train the network until the budget is spent, then measure additivity and the threshold for unusual texts."""
@@ -199,32 +203,38 @@ def spread_sites(sites: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class AmortisedExplainer(Explainer):
-    """Explainer that runs the model once and applies the network to its states."""
+    """Explainer that runs the model once and applies the network to its states, then refines the scores if asked to."""
 
     ood_threshold: Tensor
     """99th percentile of `ood_score` on held-out texts."""
 
-    def __init__(self, task: Task, network: AttributionNetwork, baseline: Tensor) -> None:
+    def __init__(self, task: Task, network: AttributionNetwork, baseline: Tensor, copies: int = 0) -> None:
         super().__init__(task)
         prepare_resume(task)
-        self.network = network
+        self.network, self.copies = network, copies
         self.baseline = nn.Parameter(baseline, requires_grad=False)
         self.register_buffer("ood_threshold", baseline.new_tensor(torch.inf))
 
     def forward(self, batch: Batch, target: Any = None, *, rows_at_once: int = 256) -> Attribution:
         """Explain a batch; without a target, one forward pass gives both the prediction and its explanation."""
-        if target is None:
+        if target is None and not self.copies:
             return self.explain_with_answer(batch, rows_at_once=rows_at_once)[1]
         return super().forward(batch, target, rows_at_once=rows_at_once)
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Return signed scores for an outcome per row."""
+        return self.refined(self.copies).explain(batch, target) if self.copies else self.one_pass_scores(batch, target)
+
+    def one_pass_scores(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Return the scores of one forward pass."""
         return self._predict_and_score(batch, target)[1]
 
     @torch.no_grad()
     def answer(self, batch: Batch) -> tuple[Distribution, Attribution]:
-        """Return the prediction and the scores for it, from one forward pass."""
+        """Return the prediction and the scores for it, from one forward pass unless scores are refined."""
+        if self.copies:
+            return super().answer(batch)
         return self._predict_and_score(batch, None)
 
     def refined(self, copies: int = 64) -> RefinedExplainer:

@@ -98,15 +98,16 @@ def choose_penalty(samples: AblationSamples, source: torch.Generator) -> tuple[f
 
 
 class PartAmortisedExplainer(Explainer):
-    """Explainer that reads the attention of one forward pass and weighs its heads."""
+    """Explainer that reads the attention of one forward pass and weighs its heads, then refines if asked to."""
 
     mean: Tensor
     deviation: Tensor
     weight: Tensor
     constant: Tensor
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, copies: int = 0) -> None:
         super().__init__(task)
+        self.copies = copies
         features = part_features(task, task.data["train"][:1].trim()).shape[2]
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("deviation", torch.ones(features))
@@ -116,6 +117,11 @@ class PartAmortisedExplainer(Explainer):
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Give every token of a unit the predicted loss in log-odds without the unit."""
+        return self.refined(self.copies).explain(batch, target) if self.copies else self.one_pass_scores(batch, target)
+
+    @torch.no_grad()
+    def one_pass_scores(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
+        """Return the scores of one forward pass."""
         numbers = require(self.task, ErasesUnits, "amortised").unit_numbers(batch)
         heads = HeadWeights(self.mean, self.deviation, self.weight, self.constant)
         return Attribution(spread_unit_scores(heads.scores(part_features(self.task, batch)), numbers))

@@ -37,7 +37,7 @@ class RefinedExplainer(Explainer):
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Regress on the same masks for all rows, drawn token by token: batch and padding change no row's scores."""
-        prior = self.prior.explain(batch, target).scores.masked_fill(~batch.maskable, 0.0)
+        prior = self.prior.one_pass_scores(batch, target).scores.masked_fill(~batch.maskable, 0.0)
         kept = self._masks(batch.tokens.shape[1]).to(batch.maskable.device)
 
         def evaluate(rows: slice) -> Float[Tensor, "row copy"]:

@@ -1,5 +1,7 @@
 """Refined scores of parts: regression on masked copies of one prompt, with the amortised scores as the prior mean."""
 
+from typing import TYPE_CHECKING
+
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
@@ -12,6 +14,9 @@ from diffmask.core.units import spread_unit_scores, unit_scores
 from diffmask.errors import ConfigError
 from diffmask.methods.unit_ablation import ablated_scores
 
+if TYPE_CHECKING:
+    from diffmask.methods.amortised.parts import PartAmortisedExplainer
+
 PRIOR_WEIGHT = 0.1
 """Weight of the prior against one copy; chosen on planted facts."""
 
@@ -23,7 +28,7 @@ class RefinedPartExplainer(Explainer):
     copies, and random masks otherwise; f is the log-odds.
     """
 
-    def __init__(self, prior: Explainer, copies: int = 16, seed: int = 0) -> None:
+    def __init__(self, prior: "PartAmortisedExplainer", copies: int = 16, seed: int = 0) -> None:
         super().__init__(prior.task)
         if copies < 2:
             raise ConfigError(f"refining needs at least 2 copies; got {copies}")
@@ -34,7 +39,7 @@ class RefinedPartExplainer(Explainer):
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Measure the copies of all rows together, then solve row by row."""
         numbers = require(self.task, ErasesUnits, "refining").unit_numbers(batch)
-        scores = unit_scores(self.prior.explain(batch, target).scores, numbers)
+        scores = unit_scores(self.prior.one_pass_scores(batch, target).scores, numbers)
         counts = numbers.amax(dim=1).tolist()
         masks = [self._masks(count, batch[row : row + 1]) for row, count in enumerate(counts)]
         padded = [torch.nn.functional.pad(kept, (0, max(counts) - kept.shape[1])) for kept in masks]
