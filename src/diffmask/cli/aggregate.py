@@ -56,12 +56,12 @@ def aggregate_command(
         raise InputError(f"--out {out}: {nearest(out.suffix, suffixes)}")
     if out is not None and out.exists() and not force:
         raise InputError(f"{out} exists already; give another --out, or --force to replace it")
-    found = aggregate(_scored_texts(read_table(scores), scores), by.value, min_texts=min_texts, pipeline=pipeline)
-    found.show(top)
+    aggregated = aggregate(_scored_texts(read_table(scores), scores), by.value, min_texts=min_texts, pipeline=pipeline)
+    aggregated.show(top)
     if out is not None and out.suffix == ".csv":
-        found.to_csv(out)
+        aggregated.to_csv(out)
     elif out is not None:
-        found.plot(top).savefig(out)
+        aggregated.plot(top).savefig(out)
     if out is not None:
         print(f"\nwritten: {out}")
 

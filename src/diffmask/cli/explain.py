@@ -142,9 +142,9 @@ def _require_data(data: Path | None, out: Path, force: bool) -> None:
 def _show(explainer: "Explainer", texts: list[str], asked: dict[str, str], target: str | None) -> None:
     """Show the explanation of each text, and of the question and context in `asked`."""
     for text in texts:
-        found = explainer(text, target=target)
+        explanations = explainer(text, target=target)
         # A tagged sentence has one explanation for each of its entities.
-        for explanation in found if isinstance(found, list) else [found]:
+        for explanation in explanations if isinstance(explanations, list) else [explanations]:
             explanation.show()
     if asked:
         explainer(**asked).show()

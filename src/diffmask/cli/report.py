@@ -27,18 +27,18 @@ def list_command(
     Example: diffmask list methods --json
     """
     kinds = list(Kind) if kind is None else [kind]
-    found = {each: entries(each.value.removesuffix("s")) for each in kinds}
+    entries_of = {each: entries(each.value.removesuffix("s")) for each in kinds}
     if as_json:
         listed = {
-            each.value: [{"name": entry.name, "summary": entry.summary} for entry in found[each]] for each in kinds
+            each.value: [{"name": entry.name, "summary": entry.summary} for entry in entries_of[each]] for each in kinds
         }
         print(json.dumps(listed if kind is None else listed[kind.value], indent=1))
         return
-    width = max(len(entry.name) for each in kinds for entry in found[each])
+    width = max(len(entry.name) for each in kinds for entry in entries_of[each])
     for each in kinds:
         if kind is None:
             print(f"{each.value}:")
-        for entry in found[each]:
+        for entry in entries_of[each]:
             print(f"{entry.name:<{width}}  {entry.summary}")
 
 

@@ -102,8 +102,8 @@ def roar_command(
     unit = "tokens" if roar_strategy is Strategy.COUNT else "percent of the tokens"
     masking = f"with the {k} {unit} masked that {method.label} finds most important" if k else "with nothing masked"
     print(f"Training a BiLSTM on {task}, seed {seed}, {masking}; finished models in {out} are used again.", flush=True)
-    found = step.score()
-    print(f"{step.label}: {found.score:.4f} on {found.rows} test rows")
+    result = step.score()
+    print(f"{step.label}: {result.score:.4f} on {result.rows} test rows")
 
 
 MEASURES = "attention,gradient,times-input-gradient,integrated-gradients"

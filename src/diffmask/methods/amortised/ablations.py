@@ -93,14 +93,14 @@ def sample_ablations(
         name = _digest(prompt)
         kept = draw_masks(count, pairs, generator(seed, f"amortised parts {name}"))
         digest = digest_of(["ablations", fingerprint, name, kept.tolist()])
-        found = store.get_or_make("ablations", digest, lambda p=prompt, k=kept: _measure(task, p, k))  # type: ignore[misc]
-        values.append(found.tensors["values"].to(numbers.device))
+        artefact = store.get_or_make("ablations", digest, lambda p=prompt, k=kept: _measure(task, p, k))  # type: ignore[misc]
+        values.append(artefact.tensors["values"].to(numbers.device))
         rows += [row] * len(kept)
         masks.append(torch.nn.functional.pad(kept, (0, widest - count)))
     at_once = max(1, TOKENS_AT_ONCE // batch.tokens.shape[1])
-    found_features = map_by_length(lambda some: _padded(features(some), widest), batch, at_once)
+    all_features = map_by_length(lambda prompts: _padded(features(prompts), widest), batch, at_once)
     index, kept = torch.tensor(rows, device=numbers.device), torch.cat(masks).to(numbers.device)
-    return AblationSamples(found_features, index, kept, torch.cat(values))
+    return AblationSamples(all_features, index, kept, torch.cat(values))
 
 
 def _measure(task: Task, prompt: Batch, kept: Bool[Tensor, "copy unit"]) -> Artefact:

@@ -89,12 +89,12 @@ def choose_penalty(samples: AblationSamples, source: torch.Generator) -> tuple[f
     held_out[torch.randperm(prompts, generator=source)[: max(1, prompts // 4)]] = True
     held_out = held_out.to(samples.rows.device)
     train, valid = samples.select(~held_out), samples.select(held_out)
-    found = {}
+    correlation_of = {}
     for penalty in PENALTIES:
         weights = fit_heads(train, penalty)
-        found[penalty] = float(valid.correlations(weights.scores(samples.features)).mean())
-    best = max(found, key=lambda penalty: found[penalty])
-    return best, found[best]
+        correlation_of[penalty] = float(valid.correlations(weights.scores(samples.features)).mean())
+    best = max(correlation_of, key=lambda penalty: correlation_of[penalty])
+    return best, correlation_of[best]
 
 
 class PartAmortisedExplainer(Explainer):
@@ -139,7 +139,7 @@ class PartAmortisedExplainer(Explainer):
         units = int(require(self.task, ErasesUnits, label).unit_numbers(rows).max())
         rows = rows.spread(min(len(rows), max(4, MOST_COPIES // copies_per_prompt(units, pairs))))
         samples = sample_ablations(
-            self.task, rows, lambda some: part_features(self.task, some), pairs, seed, teacher_store()
+            self.task, rows, lambda prompts: part_features(self.task, prompts), pairs, seed, teacher_store()
         )
         penalty, correlation = choose_penalty(samples, generator(seed, "amortised parts"))
         heads = fit_heads(samples, penalty)
