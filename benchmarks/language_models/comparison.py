@@ -221,19 +221,29 @@ def report_rivals(prompts: Prompts, scores: dict[str, Tensor]) -> None:
     }
     for name in ("leave-one-out", "context-cite-64", "amortised", "amortised, 16 ablations", "amortised, 32 ablations"):
         compared[name] = [scores[name][number] for number in prompts.rivals]
+    for copies in (16, 32):
+        compared[f"amortised, {copies} of these"] = [
+            _refine_by_removals(scores["amortised"][number], row, copies) for number, row in prompts.rivals.items()
+        ]
     print(
         f"published packages, {len(prompts.rivals)} prompts; LDS over context-cite's own ablations (removed sentences)"
     )
     evidence = [int(prompts.rows[number]["evidence"]) for number in prompts.rivals]
-    for name, found_scores in compared.items():
+    for name, prompt_scores in compared.items():
         first = [
-            float(int(fact_scores.argmax()) == fact) for fact_scores, fact in zip(found_scores, evidence, strict=True)
+            float(int(fact_scores.argmax()) == fact) for fact_scores, fact in zip(prompt_scores, evidence, strict=True)
         ]
         ranks = [
             _removal_lds(fact_scores, row)
-            for fact_scores, row in zip(found_scores, prompts.rivals.values(), strict=True)
+            for fact_scores, row in zip(prompt_scores, prompts.rivals.values(), strict=True)
         ]
         print(f"{name:28} planted first {np.mean(first):.2f}, LDS {_mean(ranks)}")
+
+
+def _refine_by_removals(prior: Tensor, rival: dict[str, Any], copies: int) -> Tensor:
+    """Refine by the first of context-cite's ablations: what `erasing="remove"` would measure."""
+    kept = torch.tensor(rival["context-cite"]["masks"][:copies]).bool()
+    return refine_scores(prior, kept, torch.tensor(rival["context-cite"]["log_odds"][:copies]).float())
 
 
 def _removal_lds(scores: Tensor, rival: dict[str, Any]) -> float:
