@@ -88,22 +88,22 @@ def _run(source: str, namespace: dict[str, Any], count: int) -> list[dict[str, A
     return outputs
 
 
-def keep_outputs(found: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def keep_outputs(written: list[dict[str, Any]], saved: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the cells with the outputs of a saved notebook that has the same code."""
-    code, old = ([cell for cell in some if cell["cell_type"] == "code"] for some in (found, saved))
+    code, old = ([cell for cell in notebook if cell["cell_type"] == "code"] for notebook in (written, saved))
     if [cell["source"] for cell in code] != [cell["source"] for cell in old]:
         raise ValueError("the code has changed: leave out --text, so that it is executed")
     for cell, before in zip(code, old, strict=True):
         cell |= {"outputs": before["outputs"], "execution_count": before["execution_count"]}
-    return found
+    return written
 
 
 def write(name: str, text_only: bool = False) -> Path:
     """Execute a tutorial, or keep its saved outputs, and write its notebook."""
     FOLDER.mkdir(exist_ok=True)
-    path, found = FOLDER / f"{name}.ipynb", cells(name)
-    found = keep_outputs(found, json.loads(path.read_text())["cells"]) if text_only else execute(found)
-    notebook = {"cells": found, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+    path, written = FOLDER / f"{name}.ipynb", cells(name)
+    complete = keep_outputs(written, json.loads(path.read_text())["cells"]) if text_only else execute(written)
+    notebook = {"cells": complete, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
     return path
 
