@@ -96,7 +96,7 @@ class LabelledColumns(TextColumns):
 
 @dataclass(frozen=True)
 class ExecutorOptions:
-    """Executor of the work, and what a cluster needs to know."""
+    """Executor of the work and the options of a cluster."""
 
     engine: EngineName = "serial"
     workers: Workers = None

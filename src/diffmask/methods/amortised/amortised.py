@@ -85,7 +85,7 @@ class Amortised(Method):
     statistics_rows: int = 512
     """Training rows from which the mean and deviation of each site are estimated."""
     refine: int = 0
-    """Masked copies of every explained text that correct its scores; 0: one forward pass is all."""
+    """Number of masked copies of each explained text that refine its scores; 0 uses one forward pass alone."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "teacher", _teacher_to_dict(self.teacher))

@@ -16,7 +16,7 @@ Length = Int[Tensor, " row"]
 MAX_KERNEL_WIDTH = 64
 """Largest LSTM for which the kernel, one row after another, is faster than torch on all rows together."""
 MIN_ROWS_TOGETHER = 16
-"""Smallest number of rows that torch runs together; fewer use the processor badly."""
+"""Smallest number of rows that torch runs together: matrix products of fewer rows are inefficient."""
 
 
 def bidirectional_states(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded, length: Length) -> States:
@@ -49,7 +49,7 @@ def _states_of(forward_lstm: nn.LSTM, backward_lstm: nn.LSTM, embedded: Embedded
 
 
 def _rows_together(rows: int) -> int:
-    """Return a quarter of the rows, but not fewer than are fast.
+    """Return a quarter of the rows, at least `MIN_ROWS_TOGETHER`.
 
     >>> _rows_together(32), _rows_together(512), _rows_together(3)
     (16, 128, 16)
