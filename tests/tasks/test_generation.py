@@ -513,6 +513,14 @@ def test_more_parts_than_the_design_has_columns_are_refined_by_random_pairs() ->
     assert kept.shape == (17, 20) and (kept[1::2] ^ kept[2::2]).all()
 
 
+def test_without_a_design_that_fits_each_part_is_left_out_once() -> None:
+    from diffmask.methods.amortised.refine_parts import refining_masks
+
+    kept = refining_masks(6, 8, torch.Generator().manual_seed(1))
+    assert kept.shape == (9, 6) and kept[1:7].equal(~torch.eye(6, dtype=torch.bool))
+    assert (kept[7] ^ kept[8]).all()
+
+
 @pytest.mark.usefixtures("cache")
 @pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 def test_refined_scores_of_a_batch_are_those_of_single_rows() -> None:

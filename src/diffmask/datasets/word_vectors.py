@@ -8,6 +8,7 @@ from jaxtyping import Float32
 
 from diffmask.datasets.tables import read_lines
 from diffmask.errors import InputError
+from diffmask.results.records import write_text
 
 Vectors = Float32[np.ndarray, "word size"]
 
@@ -34,11 +35,9 @@ def load_word_vectors(file: Path, words: Sequence[str]) -> Vectors:
 
 
 def write_word_vectors(file: Path, words: Sequence[str], vectors: Vectors) -> None:
-    """Write vectors with the header of word2vec."""
-    with file.open("w", encoding="utf-8") as target:
-        target.write(f"{len(words)} {vectors.shape[1]}\n")
-        for word, vector in zip(words, vectors, strict=True):
-            target.write(f"{word} {' '.join(f'{value:.5g}' for value in vector)}\n")
+    """Write vectors with the header of word2vec, atomically."""
+    lines = (f"{word} {' '.join(f'{value:.5g}' for value in row)}" for word, row in zip(words, vectors, strict=True))
+    write_text(file, "\n".join([f"{len(words)} {vectors.shape[1]}", *lines, ""]))
 
 
 def _entries(file: Path) -> Iterator[tuple[int, str, list[str]]]:

@@ -24,8 +24,8 @@ PRIOR_WEIGHT = 0.1
 class RefinedPartExplainer(Explainer):
     """argmin over s, c of sum_k (f(S_k) - c - sum of S_k's scores)^2 + prior_weight |s - amortised scores|^2.
 
-    The copies are a balanced design of masks with their complements, where there are no more parts than half of the
-    copies, and random masks otherwise; f is the log-odds.
+    The copies are a balanced design of masks with their complements, where it fits, and otherwise the prompt without
+    each single part and random pairs; f is the log-odds.
     """
 
     def __init__(self, prior: "PartAmortisedExplainer", copies: int = 16, seed: int = 0) -> None:
@@ -56,9 +56,9 @@ class RefinedPartExplainer(Explainer):
 
 
 def refining_masks(units: int, copies: int, source: torch.Generator) -> Bool[Tensor, "copy unit"]:
-    """Return the whole prompt, then masks in pairs of complements: a balanced design, filled up with random pairs.
+    """Return the whole prompt, then a balanced design or else masks without single units, then random pairs.
 
-    The whole prompt comes on top of the `copies`.
+    The whole prompt comes on top of the `copies`. Where units outnumber the copies, random pairs alone are drawn.
 
     >>> masks = refining_masks(3, 8, torch.Generator().manual_seed(0))
     >>> masks.shape, masks[1:].sum(dim=0)
@@ -66,10 +66,11 @@ def refining_masks(units: int, copies: int, source: torch.Generator) -> Bool[Ten
     """
     whole = torch.ones(1, units, dtype=torch.bool)
     design = _balanced_masks(units, copies // 2, source)
-    random = torch.rand((copies + 1) // 2 - len(design), units, generator=source) < 0.5
+    singles = ~torch.eye(units, dtype=torch.bool) if not len(design) and units <= copies else whole[:0]
+    random = torch.rand((copies - len(singles) + 1) // 2 - len(design), units, generator=source) < 0.5
     half = torch.cat([design, random])
     pairs = torch.stack([half, ~half], dim=1).flatten(0, 1)
-    return torch.cat([whole, pairs])[: copies + 1]
+    return torch.cat([whole, singles, pairs])[: copies + 1]
 
 
 def _balanced_masks(units: int, most: int, source: torch.Generator) -> Bool[Tensor, "copy unit"]:
@@ -79,8 +80,8 @@ def _balanced_masks(units: int, most: int, source: torch.Generator) -> Bool[Tens
     effect of another unit (a two-level design of resolution IV; Box and Wilson 1951). It has as many masks as columns;
     for more units than that the result is empty.
     """
-    size = 2 ** max(most.bit_length() - 1, 0)
-    if size > most or size < units:
+    size = 2 ** (most.bit_length() - 1)
+    if size < units:
         return torch.zeros(0, units, dtype=torch.bool)
     design = torch.ones(1, 1, dtype=torch.bool)
     while len(design) < size:  # Sylvester's construction.

