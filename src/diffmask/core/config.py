@@ -6,11 +6,12 @@ import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, ClassVar, cast, get_type_hints
 
 from diffmask import registry
-from diffmask.errors import ConfigError, nearest
+from diffmask.errors import ConfigError, InputError, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +247,36 @@ def digest_of(value: Any) -> str:
     """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_of_files(path: Path) -> str:
+    """Return a digest of a file's content, or of the names and contents of all files in a folder.
+
+    Time and place do not count: a copy of a folder has the same digest. Hidden files, folders behind symbolic links and
+    the results of runs, which are folders with a `store`, are left out. A file is read again only if its size or its
+    time of change is another one.
+    """
+    try:
+        if not path.is_dir():
+            state = path.stat()
+            return _digest_of_file(path, state.st_size, state.st_mtime_ns)
+        inputs = sorted(entry for entry in path.iterdir() if _is_input(entry))
+        return digest_of([[entry.name, digest_of_files(entry)] for entry in inputs])
+    except OSError as error:
+        raise InputError(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
+
+
+def _is_input(entry: Path) -> bool:
+    if entry.name.startswith(".") or not entry.exists():
+        return False
+    return not (entry.is_dir() and (entry.is_symlink() or (entry / "store").is_dir()))
+
+
+@lru_cache(maxsize=4096)
+def _digest_of_file(path: Path, size: int, changed: int) -> str:
+    """Return the digest of a file in one state; the state is the key of the cache."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
 
 
 def _plain(value: Any) -> Any:

@@ -1,10 +1,12 @@
 """A `Task`: a frozen model, its data, a score, and the named sites at which its states can be read and edited."""
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -14,7 +16,7 @@ from torch.distributions import Distribution
 
 from diffmask.core import hooks
 from diffmask.core.batch import Batch, require_tokens
-from diffmask.core.config import Config
+from diffmask.core.config import Config, digest_of_files
 from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site
 from diffmask.errors import InputError, SiteError, nearest
@@ -146,6 +148,8 @@ class TaskConfig(Config, ABC):
     """Config of a task; `load` builds and trains it."""
 
     kind: ClassVar[str] = "task"
+    file_fields: ClassVar[tuple[str, ...]] = ("model", "encoder", "data", "folder", "vectors")
+    """Fields that may name a file or a folder, by its path or as `KIND:PATH`."""
 
     @property
     def panel(self) -> tuple[str, str]:
@@ -156,6 +160,15 @@ class TaskConfig(Config, ABC):
     def training_digest(self) -> str:
         """Cache key of everything that a method may learn from."""
         return self.digest
+
+    def file_digests(self) -> list[str]:
+        """Return digests of the files and folders that the config names, which the cache key of a task includes."""
+        digests = []
+        for field in self.file_fields:
+            name = str(getattr(self, field, None) or "")
+            path = next((path for path in (name, name.partition(":")[2]) if os.path.exists(path)), None)
+            digests += [] if path is None else [f"{field} {digest_of_files(Path(path))}"]
+        return digests
 
     @abstractmethod
     def build(self, seed: int) -> Task:

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch, order_by_length
-from diffmask.core.config import digest_of
+from diffmask.core.config import digest_of, digest_of_files
 from diffmask.core.explainer import Explainer
 from diffmask.core.lock import locked
 from diffmask.core.progress import progress_bar
@@ -150,10 +150,8 @@ def _split(rows: Iterable[Example], size: int) -> Iterator[tuple[Example, ...]]:
 
 def _identity(explainer: Explainer, table: Path, columns: Columns, shard_size: int) -> dict[str, Any]:
     """Return everything that decides the scores, as digests; the keys are named in the refusal of another job."""
-    with table.open("rb") as stream:
-        content = hashlib.file_digest(stream, "sha256").hexdigest()
     return {
-        "table": content,
+        "table": digest_of_files(table),
         "columns": [columns.text_column, columns.pair_column, columns.label_column],
         "model": explainer.task.fingerprint(),
         "method": None if explainer.config is None else explainer.config.digest,

@@ -156,8 +156,8 @@ class Workspace:
         return _unpickle_workspace, (self.store, self.task_config, self.seed, self.shard_size)
 
     def task_digest(self) -> str:
-        """Return the cache key of the trained task."""
-        return digest_of(["task", self.task_config.digest, self.seed])
+        """Return the cache key of the trained task: its config, its seed and the content of the files it reads."""
+        return digest_of(["task", self.task_config.digest, self.seed, *self._file_digests()])
 
     def run_key(self, method: Method) -> str:
         """Return the cache key of everything that is measured of a method on this task."""
@@ -165,7 +165,13 @@ class Workspace:
 
     def training_digest(self) -> str:
         """Return the cache key of the trained model and the training rows: the same for any test rows."""
-        return digest_of(["task", self.task_config.training_digest, self.seed])
+        return digest_of(["task", self.task_config.training_digest, self.seed, *self._file_digests()])
+
+    def _file_digests(self) -> list[str]:
+        """Return the digests of the task's files as they were when this workspace first asked for them."""
+        if "files" not in self._live:
+            self._live["files"] = self.task_config.file_digests()
+        return self._live["files"]
 
     def explainer_key(self, method: Method) -> str:
         """Return the cache key of the fitted explainer."""
