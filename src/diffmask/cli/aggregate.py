@@ -77,7 +77,7 @@ def _scored_texts(rows: Iterator[Mapping[str, Any]], path: Path) -> "Iterator[Sc
         yield ScoredText(
             group=row.get("target") or row["prediction"],
             words=row["words"],
-            scores=row["scores"] if layers else divide_by_largest(row["scores"]),
+            scores=divide_by_largest(row["scores"]),
             kept=row.get("enough"),
             dropped_at=_dropped(layers) if layers else None,
         )

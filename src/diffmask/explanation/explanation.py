@@ -29,7 +29,7 @@ from diffmask.explanation.verified_set import (
     VerifiedSet,
     Verifier,
 )
-from diffmask.results.aggregation import ScoredText, to_frame
+from diffmask.results.aggregation import ScoredText, divide_by_largest, to_frame
 from diffmask.results.formatting import format_decimal
 
 CACHED = ("scores", "by_layer", "verified_layers")
@@ -203,7 +203,7 @@ class Explanation(HasHeatmap):
         return ScoredText(
             group=(self.target or self.prediction).label,
             words=self.words,
-            scores=self.scores.tolist() if self.by_layer is not None else [row[0] for row in self._values(None)],
+            scores=divide_by_largest(self.scores.tolist()),
             kept=None if self.verified is None else self.verified.kept,
             dropped_at=None if self.by_layer is None else self.dropped_at(),
         )

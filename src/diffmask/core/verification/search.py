@@ -60,7 +60,7 @@ class SearchConfig:
     """Samples from the posterior of the linear model per batch of proposals."""
     restarts: int = 2
     """Further rounds of proposals and removals after sets were grown, while the best set shrinks."""
-    growth_units: int = 3
+    growth_units: int = 2
     """Units of the largest estimated effects by which a set is grown, times the size of the grown set."""
     replacements: int = 4
     """Units that may replace an avoided unit: those of the largest estimated effects."""

@@ -15,7 +15,6 @@ from typing import ClassVar, Literal, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import softsign
 
 from diffmask.core.baseline_states import trace_statistics
 from diffmask.core.batch import Attribution
@@ -34,7 +33,6 @@ from diffmask.methods.diffmask.base import (
     MaskExplainer,
     MaskKind,
     SiteMaskMethod,
-    binarize,
     statistics_rows,
 )
 from diffmask.methods.diffmask.baseline import initial_baselines, learn_baselines
@@ -68,7 +66,7 @@ class SurrogateMask(SiteMaskMethod):
     """
 
     name: ClassVar[str] = "surrogate-mask"
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
 
     probe_inputs: Literal["auto", "state", "both", "all"] = "auto"
     """States that a site's network reads.
@@ -252,12 +250,11 @@ class SurrogateMaskExplainer(MaskExplainer):
         self.register_buffer("risk_prices", torch.zeros_like(self.thresholds))
 
     def attribution(self, trace: ForwardTrace) -> Attribution:
-        """Return keep probabilities per site, and scores.
+        """Return keep probabilities per site and, for inputs, scores that are not probabilities.
 
-        An input that the last site keeps scores above one half, any other below. Of the kept inputs those come first
-        that are kept at the fitted thresholds, too, before they are lowered for the coverage. Inputs of one kind are
-        ordered by their contribution to the predicted class. The order of elimination would rank near ties
-        arbitrarily: either of two words with the same meaning may be erased first.
+        The score of a token is how much its erasure is predicted to lower the log-odds of the predicted class (for
+        answers that are positions: its cost in nats), from the mean of the sites' predictions. The masks say which
+        tokens are enough: one of two words with the same meaning may be erased, although both have a high score.
         """
         if self.mask == "states":
             return super().attribution(trace)
@@ -265,9 +262,7 @@ class SurrogateMaskExplainer(MaskExplainer):
         costs = self._elimination_costs(trace, self.sites, contributions)
         factors = self._factors(trace, self.sites, costs, contributions)
         keep = self._votes(self.sites, costs, factors).cummin(dim=1).values
-        unscaled = self._votes(self.sites, costs, torch.ones_like(factors)).amin(dim=1)
-        lead = surrogate_target(trace.answer).contribution(trace, _mean_of_last(contributions))
-        scores = binarize(keep[:, -1]) / 2 + binarize(unscaled) / 4 + (1 + softsign(lead)) / 8
+        scores = surrogate_target(trace.answer).contribution(trace, contributions.mean(dim=0))
         return Attribution(scores, keep, self.sites)
 
     def keep_probability(self, trace: ForwardTrace, sites: tuple[str, ...]) -> Float[Tensor, "row site token"]:
