@@ -20,6 +20,7 @@ from diffmask.tasks.generation.prompt import read_prompt, render
 from diffmask.tasks.generation.prompt_encoding import EVENT, PART, POSITION, PromptEncodingConfig
 from diffmask.tasks.generation.text_generation import TextGeneration
 from support.tiny_language_models import FAMILIES, tiny_encoder_decoder, tiny_language_model, word_tokenizer
+from support.transformer import TransformerTask
 
 torch.set_num_threads(1)
 PROMPTS: list[Any] = [
@@ -115,19 +116,20 @@ def test_answers_are_the_plain_model_s_next_token_distributions(kind: str) -> No
     torch.testing.assert_close(found.base_dist.logits[0, : len(row.response)], logits.log_softmax(-1), **CLOSE)
 
 
+def padded_on_the_left(batch: Batch) -> Batch:
+    def shift(value: torch.Tensor) -> torch.Tensor:
+        per_token = value.shape[1:2] == batch.tokens.shape[1:]
+        return torch.cat([torch.zeros_like(value[:, :3]), value], 1) if per_token else value
+
+    return batch.map(lambda value: shift(value) if value.ndim > 1 else value)
+
+
 @each_family
 def test_batched_rows_equal_single_rows_and_left_padding_is_neutral(kind: str) -> None:
     task, batch = task_of(kind), task_of(kind).data["train"]
     together = answer(task, batch)
 
-    def shift(value: torch.Tensor) -> torch.Tensor:
-        return (
-            value
-            if value.shape[1:2] != batch.tokens.shape[1:]
-            else torch.cat([torch.zeros_like(value[:, :3]), value], 1)
-        )
-
-    padded = answer(task, batch.map(lambda value: shift(value) if value.ndim > 1 else value))
+    padded = answer(task, padded_on_the_left(batch))
     for row in range(len(batch)):
         events = batch.inputs["scored"][row]
         single = answer(task, batch[row : row + 1].trim())
@@ -275,6 +277,7 @@ METHODS: list[dm.Method] = [
     dm.Gradient(),
     dm.InputXGradient(),
     dm.IntegratedGradients(n_steps=4),
+    dm.LeaveOneOut(mode="cached"),
 ]
 
 
@@ -293,7 +296,7 @@ def check_contract(task: TextGeneration, method: dm.Method) -> None:
 
 
 @each_family
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.label)
 def test_methods_score_batches_like_single_rows_and_leave_the_model_alone(kind: str, method: dm.Method) -> None:
     check_contract(task_of(kind), method)
 
@@ -321,6 +324,38 @@ def test_leave_one_part_out_is_the_change_of_the_log_odds() -> None:
         without = task.erase(batch, batch.token_inputs[PART] == part)
         expected = log_odds(answer(task, batch), batch.target) - log_odds(answer(task, without), batch.target)
         assert float(scores[part - 1]) == pytest.approx(float(expected), abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2"])
+def test_hiding_from_the_end_equals_one_pass_with_a_mask_of_queries_and_keys(kind: str) -> None:
+    task = task_of(kind)
+    row = task.data["train"][2:3].trim()
+    parts, tokens = task.unit_numbers(row)[0], row.tokens.shape[1]
+    end = int((parts > 0).nonzero().max()) + 1
+    hidden = torch.stack([parts == part for part in (1, 4)])
+    answers: Any = task.predict_hidden_from_end(row, hidden)
+    for copy, gone in enumerate(hidden):
+        seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        seen[end:] &= ~gone
+        with torch.no_grad():
+            logits = task.model(input_ids=row.tokens, attention_mask=seen[None, None]).logits
+        expected = logits[0, row.token_inputs[EVENT][0] > 0].log_softmax(-1)
+        torch.testing.assert_close(answers.base_dist.logits[copy], expected, **CLOSE)
+
+
+def test_scores_from_the_end_of_a_padded_batch_are_those_of_single_rows() -> None:
+    task = task_of()
+    batch = task.data["train"]
+    explainer = dm.LeaveOneOut(mode="cached").fit(task)
+    together = explainer(batch).scores
+    assert not torch.allclose(together, dm.LeaveOneOut().fit(task)(batch).scores, atol=1e-3)
+    for row in range(len(batch)):
+        single = batch[row : row + 1].trim()
+        width = single.tokens.shape[1]
+        torch.testing.assert_close(together[row : row + 1, :width], explainer(single).scores, **CLOSE)
+        torch.testing.assert_close(
+            explainer(padded_on_the_left(single)).scores[:, 3:], explainer(single).scores, **CLOSE
+        )
 
 
 def test_kernel_shap_of_all_coalitions_is_the_shapley_value() -> None:
@@ -415,6 +450,16 @@ def test_fields_and_mappings_are_the_same_prompt_and_a_list_is_several() -> None
 def test_leave_one_out_refuses_a_mode_of_its_own_for_parts() -> None:
     with pytest.raises(TaskError, match="erases its units"):
         dm.LeaveOneOut(mode="delete").fit(task_of())
+
+
+def test_cached_copies_are_refused_without_parts_or_without_copies() -> None:
+    classifier = TransformerTask()
+    with pytest.raises(TaskError, match="for parts of prompts"):
+        dm.LeaveOneOut(mode="cached").fit(classifier)
+    with pytest.raises(ConfigError, match="for parts of prompts"):
+        dm.Amortised(refine=4, cached=True).fit(classifier)
+    with pytest.raises(ConfigError, match="give refine"):
+        dm.Amortised(cached=True)
 
 
 def test_a_model_in_half_precision_answers_in_single_precision() -> None:
@@ -532,6 +577,11 @@ def test_refined_scores_of_a_batch_are_those_of_single_rows() -> None:
     torch.testing.assert_close(together[8:9, : single.shape[1]], single, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(dm.Amortised(mask_pairs=2, refine=6).fit(task, seed=0)(batch).scores, together)
     assert not torch.allclose(together, before)
+    cached = dm.Amortised(mask_pairs=2, refine=6, cached=True).fit(task, seed=0)
+    from_end = cached(batch).scores
+    assert not torch.allclose(from_end, together)
+    single = cached(batch[8:9].trim()).scores
+    torch.testing.assert_close(from_end[8:9, : single.shape[1]], single, rtol=1e-3, atol=1e-3)
     with pytest.raises(ConfigError, match="at least 2 copies"):
         explainer.refined(copies=1)  # type: ignore[operator]
 
@@ -653,6 +703,10 @@ def test_parts_of_an_encoder_are_hidden_needed_and_linked() -> None:
     with torch.no_grad():
         late: Any = task.predict_hidden_from(batch, gone, 3)
     torch.testing.assert_close(late.base_dist.logits, answer(task, batch).base_dist.logits, **CLOSE)
+    # Every block of the decoder: nothing else reads the encoder.
+    everywhere: Any = task.predict_hidden_from(batch, gone, 0)
+    from_end: Any = task.predict_hidden_from_end(batch, gone)
+    torch.testing.assert_close(from_end.base_dist.logits, everywhere.base_dist.logits, **CLOSE)
     for method in (dm.Attention(), dm.Gradient(), dm.ContextCite(ablations=6)):
         assert method.fit(task)(batch).scores.shape == batch.tokens.shape
 

@@ -67,6 +67,17 @@ class ErasesUnits(Protocol):
 
 
 @runtime_checkable
+class HidesFromEnd(Protocol):
+    """A task that can hide units from the end of a row alone, such as parts of a prompt from its question and response.
+
+    The states before the end are those of the whole row, so that copies of a row cost little.
+    """
+
+    def predict_hidden_from_end(self, row: Batch, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+        """Return the answers to copies of a single row, some tokens of which are hidden from its end."""
+
+
+@runtime_checkable
 class StatesOutcome(Protocol):
     """A task whose rows state the outcome to explain, such as a given response, which need not be the predicted one."""
 

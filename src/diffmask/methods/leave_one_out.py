@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffmask.core.baseline_states import Baseline, BaselineExplainer, baseline_state
 from diffmask.core.batch import Attribution, Batch, delete_tokens, hide_tokens
-from diffmask.core.capabilities import ErasesUnits, HasSmallestEvidence, require
+from diffmask.core.capabilities import ErasesUnits, HasSmallestEvidence, HidesFromEnd, require
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
 from diffmask.core.hooks import erase_states
@@ -25,10 +25,12 @@ class LeaveOneOut(Method):
 
     name: ClassVar[str] = "leave-one-out"
 
-    mode: Literal["mask", "delete", "attention-mask"] = "mask"
+    mode: Literal["mask", "delete", "attention-mask", "cached"] = "mask"
     """Erase the token's state, delete the token from the text, or exclude it from attention.
 
-    A task with units of its own, such as the parts of a prompt, erases one unit at a time in its own way.
+    A task with units of its own, such as the parts of a prompt, erases one unit at a time in its own way or, if
+    `cached`, hides it from the question and the response alone, which are computed again on the keys and values of the
+    whole prompt. For long prompts that takes little more than one forward pass.
 
     The only token of a text cannot be deleted or excluded: its state is erased.
     """
@@ -48,9 +50,13 @@ class LeaveOneOut(Method):
     def build(self, task: Task, seed: int) -> "LeaveOneOutExplainer | LeaveOneUnitOutExplainer":
         """Check that the model has an attention mask, if tokens are excluded from attention."""
         if isinstance(task, ErasesUnits):
-            if self.mode != "mask" or self.site is not None:
+            if self.mode not in ("mask", "cached") or self.site is not None:
                 raise TaskError(f"leave-one-out: {type(task).__name__} erases its units in its own way; set it there")
+            if self.mode == "cached":
+                require(task, HidesFromEnd, "leave-one-out: mode 'cached'")
             return LeaveOneUnitOutExplainer(self, task)
+        if self.mode == "cached":
+            raise TaskError(f"leave-one-out: mode 'cached' is for parts of prompts; {type(task).__name__} has none")
         if self.mode == "attention-mask" and not task.attention_masked:
             raise TaskError(f"leave-one-out: {type(task).__name__} has no attention mask; use mode 'mask' or 'delete'")
         site = self.site_of(task, self.site)
@@ -100,7 +106,8 @@ class LeaveOneUnitOutExplainer(Explainer):
         rows, units = unit_pairs(numbers)
         kept = torch.arange(1, int(numbers.max()) + 1, device=units.device) != units[:, None]
         whole = target_score(self.task.predict(batch), target, self.method.quantity)
-        remaining = ablated_scores(self.task, batch, target, rows, kept, self.method.quantity)
+        cached = self.method.mode == "cached"
+        remaining = ablated_scores(self.task, batch, target, rows, kept, self.method.quantity, cached=cached)
         scores = whole.new_zeros(len(batch), int(numbers.max()))
         scores[rows, units - 1] = whole[rows] - remaining
         return Attribution(spread_unit_scores(scores, numbers))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.capabilities import ErasesUnits, require
+from diffmask.core.capabilities import ErasesUnits, HidesFromEnd, require
 from diffmask.core.config import require_between
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
@@ -44,11 +44,19 @@ def ablated_scores(
     rows: Int[Tensor, " copy"],
     kept: Bool[Tensor, "copy unit"],
     quantity: Quantity = "log-odds",
+    *,
+    cached: bool = False,
 ) -> Float[Tensor, " copy"]:
-    """Return f of copies of rows with only some of their units kept; copies of similar length share a pass."""
+    """Return f of copies of rows with only some of their units kept; copies of similar length share a pass.
+
+    With `cached`, units are hidden from the end of a row alone (`HidesFromEnd`): less exact, and only the end of every
+    copy is computed.
+    """
     units = require(task, ErasesUnits, "erasing units")
     numbers = units.unit_numbers(batch)
     erased = tokens_of_units(~kept, numbers[rows])
+    if cached:
+        return _scores_from_end(task, batch, target, rows, erased, quantity)
     order = (batch.present[rows] & ~erased).sum(dim=1).argsort(stable=True)
     portion = AdaptiveBatchSize(max(1, TOKENS_AT_ONCE // batch.tokens.shape[1]))
 
@@ -59,6 +67,31 @@ def ablated_scores(
 
     values = torch.cat(portion.split(len(rows), work))
     return values[order.argsort()]
+
+
+def _scores_from_end(
+    task: Task,
+    batch: Batch,
+    target: Shaped[Tensor, "row *event"],
+    rows: Int[Tensor, " copy"],
+    erased: Bool[Tensor, "copy token"],
+    quantity: Quantity,
+) -> Float[Tensor, " copy"]:
+    """Return f of copies whose erased tokens are hidden from the end of their row."""
+    predictor = require(task, HidesFromEnd, "cached=True")
+    values = target.new_zeros(len(rows), dtype=torch.float32)
+    for row in rows.unique().tolist():
+        copies = (rows == row).nonzero().flatten()
+        single = batch[row : row + 1].trim()
+        hidden = erased[copies, : single.tokens.shape[1]]
+        portion = AdaptiveBatchSize(max(1, TOKENS_AT_ONCE // single.tokens.shape[1]))
+
+        def work(items: slice, single: Batch = single, hidden: Tensor = hidden, row: int = row) -> Tensor:
+            answer = predictor.predict_hidden_from_end(single, hidden[items])
+            return target_score(answer, target[[row]].expand(len(hidden[items]), *target.shape[1:]), quantity)
+
+        values[copies] = torch.cat(portion.split(len(copies), work)).to(values)
+    return values
 
 
 @dataclass(frozen=True, kw_only=True)

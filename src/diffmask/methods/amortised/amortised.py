@@ -86,6 +86,9 @@ class Amortised(Method):
     """Training rows from which the mean and deviation of each site are estimated."""
     refine: int = 0
     """Number of masked copies of each explained text that refine its scores; 0 uses one forward pass alone."""
+    cached: bool = False
+    """Whether the copies of a prompt hide parts from the question and the response alone, on the keys and values of the
+    whole prompt: less exact, and far cheaper for long prompts."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "teacher", _teacher_to_dict(self.teacher))
@@ -95,6 +98,8 @@ class Amortised(Method):
             raise ConfigError("amortised: sizes and counts must be at least 1, and guided_masks less than mask_pairs")
         if self.refine < 0 or self.refine == 1:
             raise ConfigError(f"amortised: refine must be 0 or at least 2, found {self.refine}")
+        if self.cached and not self.refine:
+            raise ConfigError("amortised: cached=True is about the copies of refine; give refine=16 or another number")
 
     def teachers(self) -> list[Method]:
         """Return the methods to imitate."""
@@ -106,7 +111,9 @@ class Amortised(Method):
         if isinstance(task, ErasesUnits):
             if self.teacher is not None:
                 raise ConfigError("amortised: parts of prompts are learned from the model; leave teacher out")
-            return PartAmortisedExplainer(task, self.refine)
+            return PartAmortisedExplainer(task, self.refine, cached=self.cached)
+        if self.cached:
+            raise ConfigError(f"amortised: cached=True is for parts of prompts; {type(task).__name__} has none")
         return self.build_tokens(task, seed)
 
     def build_tokens(self, task: Task, seed: int) -> "AmortisedExplainer":

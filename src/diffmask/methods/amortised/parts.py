@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.capabilities import ErasesUnits, HasAttention, require
+from diffmask.core.capabilities import ErasesUnits, HasAttention, HidesFromEnd, require
 from diffmask.core.explainer import Explainer
 from diffmask.core.task import Task
 from diffmask.core.training import generator
@@ -105,9 +105,11 @@ class PartAmortisedExplainer(Explainer):
     weight: Tensor
     constant: Tensor
 
-    def __init__(self, task: Task, copies: int = 0) -> None:
+    def __init__(self, task: Task, copies: int = 0, *, cached: bool = False) -> None:
         super().__init__(task)
-        self.copies = copies
+        self.copies, self.cached = copies, cached
+        if cached:
+            require(task, HidesFromEnd, "amortised: cached=True")
         features = part_features(task, task.data["train"][:1].trim()).shape[2]
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("deviation", torch.ones(features))
@@ -117,7 +119,9 @@ class PartAmortisedExplainer(Explainer):
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Give every token of a unit the predicted loss in log-odds without the unit."""
-        return self.refined(self.copies).explain(batch, target) if self.copies else self.one_pass_scores(batch, target)
+        if not self.copies:
+            return self.one_pass_scores(batch, target)
+        return self.refined(self.copies, cached=self.cached).explain(batch, target)
 
     @torch.no_grad()
     def one_pass_scores(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
@@ -126,9 +130,12 @@ class PartAmortisedExplainer(Explainer):
         heads = HeadWeights(self.mean, self.deviation, self.weight, self.constant)
         return Attribution(spread_unit_scores(heads.scores(part_features(self.task, batch)), numbers))
 
-    def refined(self, copies: int = 16) -> RefinedPartExplainer:
-        """Return an explainer that refines these scores with `copies` masked copies of each prompt."""
-        return RefinedPartExplainer(self, copies)
+    def refined(self, copies: int = 16, *, cached: bool = False) -> RefinedPartExplainer:
+        """Return an explainer that refines these scores with `copies` masked copies of each prompt.
+
+        With `cached` they hide parts from the question and the response alone.
+        """
+        return RefinedPartExplainer(self, copies, cached=cached)
 
     def learn(self, rows: Batch, pairs: int, seed: int, label: str) -> None:
         """Fit the weights on masked copies of the given prompts."""

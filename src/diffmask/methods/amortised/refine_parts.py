@@ -28,11 +28,13 @@ class RefinedPartExplainer(Explainer):
     each single part and random pairs; f is the log-odds.
     """
 
-    def __init__(self, prior: "PartAmortisedExplainer", copies: int = 16, seed: int = 0) -> None:
+    def __init__(
+        self, prior: "PartAmortisedExplainer", copies: int = 16, seed: int = 0, *, cached: bool = False
+    ) -> None:
         super().__init__(prior.task)
         if copies < 2:
             raise ConfigError(f"refining needs at least 2 copies; got {copies}")
-        self.prior, self.copies, self.seed = prior, copies, seed
+        self.prior, self.copies, self.seed, self.cached = prior, copies, seed, cached
         self.config = prior.config
 
     @torch.no_grad()
@@ -44,7 +46,8 @@ class RefinedPartExplainer(Explainer):
         masks = [self._masks(count, batch[row : row + 1]) for row, count in enumerate(counts)]
         padded = [torch.nn.functional.pad(kept, (0, max(counts) - kept.shape[1])) for kept in masks]
         rows = torch.tensor([row for row, kept in enumerate(masks) for _ in kept], device=numbers.device)
-        values = ablated_scores(self.task, batch, target, rows, torch.cat(padded).to(numbers.device))
+        kept_units = torch.cat(padded).to(numbers.device)
+        values = ablated_scores(self.task, batch, target, rows, kept_units, cached=self.cached)
         for row, (count, kept) in enumerate(zip(counts, masks, strict=True)):
             scores[row, :count] = refine_scores(scores[row, :count].cpu(), kept, values[rows == row].cpu()).to(scores)
         return Attribution(spread_unit_scores(scores, numbers))

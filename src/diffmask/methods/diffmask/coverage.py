@@ -16,7 +16,7 @@ from diffmask.core.batch import Batch
 from diffmask.core.distributions import agreement, divergence, flatten_features, log_odds, predicted_outcome
 from diffmask.core.explainer import ForwardTrace, iter_traces
 from diffmask.core.progress import progress_bar
-from diffmask.core.verification.conformal import calibrate_price, fit_risk, predicted_risk
+from diffmask.core.verification.conformal import calibrate_price, cross_fitted_risk, fit_risk
 from diffmask.core.verification.search import log_odds_bounds
 
 if TYPE_CHECKING:
@@ -87,11 +87,9 @@ def calibrate_coverage(explainer: "SurrogateMaskExplainer", rows: Batch, coverag
     for site in progress_bar(sites, "calibrate the coverage"):
         parts = [_measure(explainer, trace, site) for trace in traces]
         share, features, holds = (torch.cat(values) for values in zip(*parts, strict=True))
-        weights = fit_risk(features[::2], holds[::2])
-        risk = predicted_risk(features[1::2], weights)
-        price = calibrate_price(share[1::2], risk, holds[1::2], coverage)
+        price = calibrate_price(share, cross_fitted_risk(features, holds), holds, coverage)
         if price is not None:
-            explainer.set_risk(site, weights, price)
+            explainer.set_risk(site, fit_risk(features, holds), price)
 
 
 def _measure(explainer: "SurrogateMaskExplainer", trace: ForwardTrace, site: str) -> tuple[Tensor, Tensor, Tensor]:

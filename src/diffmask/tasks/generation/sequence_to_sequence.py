@@ -107,6 +107,22 @@ class SequenceToSequence(TextGeneration):
             return self.forward(batch)
 
     @torch.no_grad()
+    def predict_hidden_from_end(self, row: Batch, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+        """Hide encoder states of the whole prompt from the decoder."""
+        copies = row.repeat(len(hidden))
+        inputs = self._inputs(copies)
+        with frozen(self.model):
+            encoder = self.model.get_encoder()
+            states = encoder(input_ids=row.tokens, attention_mask=row.present.long()).last_hidden_state
+            decoded = {
+                "encoder_outputs": (states.expand(len(hidden), -1, -1),),
+                "attention_mask": (copies.present & ~hidden).long(),
+                "decoder_input_ids": inputs["decoder_input_ids"],
+                "use_cache": False,
+            }
+            return self._answer(copies, decoded, 0)
+
+    @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
         """Return the cross-attention from each response token to every token of the prompt."""
         with frozen(self.model), remove_added_hooks(self.model), eager_attention(self.model):

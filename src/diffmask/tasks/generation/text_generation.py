@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -267,6 +268,21 @@ class TextGeneration(Task, GeneratesResponses, RowText):
         blocks = [self.site(name).module for name in self.sites if name.startswith("block")]
         with frozen(self.model), hide_keys(self.model, blocks[layer:], hidden):
             return self.forward(batch)
+
+    @torch.no_grad()
+    def predict_hidden_from_end(self, row: Batch, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+        """Hide parts of one prompt from the tokens behind its last part, on the keys and values of the whole prompt.
+
+        Other parts keep what they have read of a hidden one.
+        """
+        last_part = int((self.unit_numbers(row)[0] > 0).nonzero().max())
+        start = min(last_part + 1, int((row.token_inputs[EVENT][0] > 0).nonzero().min()))
+        with frozen(self.model):
+            cache = self._prefix_cache(row, start)
+            cache.batch_repeat_interleave(len(hidden))
+            copies = row.repeat(len(hidden))
+            copies = replace(copies, present=copies.present & ~hidden)
+            return self._answer(copies, {**self._inputs(copies, start), "past_key_values": cache}, start)
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
