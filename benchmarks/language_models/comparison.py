@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,19 +80,19 @@ class Prompts:
             scores[fold == number] = fit_heads(compact, penalty).scores(features[fold == number])
         return scores
 
-    def refined(self, prior: Tensor, copies: int) -> Tensor:
+    def refined(self, prior: Tensor, copies: int, values_of: str = "log_odds") -> Tensor:
         """Return the scores of Amortised, refined by `copies` ablations; NaN for prompts without all subsets."""
         scores = torch.full_like(prior, torch.nan)
         for number in self.complete:
             kept = refining_masks(FACTS, copies, generator(number, "refining in the benchmark"))
-            values = self.rows[number]["log_odds"][kept.long() @ 2 ** torch.arange(FACTS)]
+            values = self.rows[number][values_of][kept.long() @ 2 ** torch.arange(FACTS)]
             scores[number] = refine_scores(prior[number], kept, values)
         return scores
 
 
-def _leave_one_out(row: dict[str, Tensor]) -> Tensor:
-    whole = 2**FACTS - 1
-    return torch.stack([row["log_odds"][whole] - row["log_odds"][whole - 2**unit] for unit in range(FACTS)])
+def _leave_one_out(row: dict[str, Tensor], values_of: str = "log_odds") -> Tensor:
+    whole, values = 2**FACTS - 1, row[values_of]
+    return torch.stack([values[whole] - values[whole - 2**unit] for unit in range(FACTS)])
 
 
 def _context_cite(ablations: int) -> Callable[[dict[str, Tensor]], Tensor]:
@@ -118,6 +119,7 @@ def _of_tokens(name: str, reduce: str) -> Callable[[dict[str, Tensor]], Tensor]:
 
 SCORES: dict[str, Callable[[dict[str, Tensor]], Tensor]] = {
     "leave-one-out": _leave_one_out,
+    "leave-one-out, cached": partial(_leave_one_out, values_of="log_odds_cached"),
     **{f"context-cite-{ablations}": _context_cite(ablations) for ablations in (16, 32, 64)},
     **{
         f"{name} ({reduce})": _of_tokens(name, reduce)
@@ -191,6 +193,9 @@ def report(folder: Path) -> None:
     )
     scores = {**{name: prompts.scores(name) for name in SCORES}, "amortised": prompts.amortised()}
     scores |= {f"amortised, {copies} ablations": prompts.refined(scores["amortised"], copies) for copies in (8, 16, 32)}
+    for copies in (16, 32):
+        refined = prompts.refined(scores["amortised"], copies, "log_odds_cached")
+        scores[f"amortised, {copies} cached"] = refined
     print(f"{'method':28} {'planted first':24} {'n':4} {'LDS':24} {'correlation with leave-one-out'}")
     for name, prompt_scores in scores.items():
         known = [number for number in range(len(prompt_scores)) if bool(prompt_scores[number].isfinite().all())]

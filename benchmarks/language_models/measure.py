@@ -19,6 +19,7 @@ from diffmask.core.verification.masks import select_rows
 from diffmask.datasets.planted_facts import PlantedFact
 from diffmask.methods.amortised.parts import part_features
 from diffmask.methods.gradients import state_gradient
+from diffmask.methods.unit_ablation import ablated_scores
 from diffmask.tasks.generation.prompt_encoding import ResponseRow
 
 FACTS = 6
@@ -79,10 +80,12 @@ def measure(task: dm.TextGeneration, batch: Batch, evidence: int, subsets: Tenso
     # A subset that was not run has no value.
     stored = {name: torch.full((2**FACTS,), torch.nan).scatter(0, order, value) for name, value in measured.items()}
     seconds = time.process_time() - start
+    first_row = torch.zeros(2**FACTS, dtype=torch.long)
     state = task.model.get_input_embeddings()(batch.tokens).detach()
     gradient = state_gradient(task, batch, batch.target, "embedding", "log-probability", state)
     return {
         **stored,
+        "log_odds_cached": ablated_scores(task, batch, batch.target, first_row, SUBSETS, cached=True),
         "gradient": gradient.norm(dim=-1)[0],
         "input-x-gradient": (state * gradient).sum(dim=-1).abs()[0].detach(),
         "features": part_features(task, batch)[0],

@@ -36,6 +36,8 @@ def run_scale(model: str, prompts: int, tokens: int) -> None:
     print(f"ratios: time {many.seconds / few.seconds:.2f}, memory {many.memory / few.memory:.2f}", flush=True)
     long = in_own_process(explain_long_prompt, model, tokens)
     print(f"{long.note}: {long.seconds:.0f} CPU s, {long.memory:.2f} GB", flush=True)
+    scored = in_own_process(score_long_prompt, model, tokens)
+    print(f"{scored.note}, {scored.memory:.2f} GB", flush=True)
 
 
 def in_own_process(function: Callable[[str, int], Cost], *arguments: Any) -> Cost:
@@ -60,16 +62,46 @@ def explain_long_prompt(model: str, tokens: int) -> Cost:
     """Explain a prompt of about so many tokens in six documents by leave-one-out, with its verified set."""
     torch.set_num_threads(1)
     task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(unit="document", max_new_tokens=8))
-    sentences = [fact.document for fact in dm.planted_facts(tokens // 20, seed=3, facts=FACTS)]
-    words = sum(len(task.tokenizer(text)["input_ids"]) for text in sentences)
-    sentences = sentences[: int(len(sentences) * (tokens - 100) / words)]
-    documents = [" ".join(sentences[number::FACTS]) for number in range(FACTS)]
+    prompt = long_prompt(task, tokens)
     start = time.process_time()
-    explanation = dm.LeaveOneOut().fit(task)(documents=documents, question="Where does Maria live?")
+    explanation = dm.LeaveOneOut().fit(task)(**prompt)
     length = len(task.tokenizer(explanation.prompt)["input_ids"])
     kept = len(explanation.needed)
     note = f"{length} tokens, needed {kept} of {FACTS} documents, verified {explanation.verified is not None}"
     return Cost(time.process_time() - start, peak_memory(), note)
+
+
+def score_long_prompt(model: str, tokens: int) -> Cost:
+    """Score the documents of such a prompt without verification, in forward passes of the prompt."""
+    torch.set_num_threads(1)
+    task = dm.TextGeneration(model, encoding=dm.PromptEncodingConfig(unit="document", max_new_tokens=8))
+    batch = task.encode([long_prompt(task, tokens)])
+    methods = {"leave-one-out": dm.LeaveOneOut(), "leave-one-out, cached": dm.LeaveOneOut(mode="cached")}
+    explainers = {name: method.fit(task) for name, method in methods.items()}
+    short = [{"documents": [fact.document], "question": fact.question} for fact in dm.planted_facts(16, seed=3)]
+    learned = dm.Amortised(mask_pairs=4).fit(dm.TextGeneration(model, train=short, encoding=task.encoding))
+    learned.task = task
+    explainers |= {"amortised": learned, "amortised, 32 cached": learned.refined(32, cached=True)}
+    with torch.no_grad():
+        start = time.process_time()
+        task.predict(batch)
+        one_pass = time.process_time() - start
+    passes = []
+    for name, explainer in explainers.items():
+        start = time.process_time()
+        explainer(batch)
+        passes.append(f"{name} {(time.process_time() - start) / one_pass:.2f}")
+    note = f"{batch.tokens.shape[1]} tokens, one pass {one_pass:.1f} CPU s; scores in passes: {', '.join(passes)}"
+    return Cost(one_pass, peak_memory(), note)
+
+
+def long_prompt(task: dm.TextGeneration, tokens: int) -> dict[str, Any]:
+    """Return a prompt of about so many tokens in six documents."""
+    sentences = [fact.document for fact in dm.planted_facts(tokens // 20, seed=3, facts=FACTS)]
+    words = sum(len(task.tokenizer(text)["input_ids"]) for text in sentences)
+    sentences = sentences[: int(len(sentences) * (tokens - 100) / words)]
+    documents = [" ".join(sentences[number::FACTS]) for number in range(FACTS)]
+    return {"documents": documents, "question": "Where does Maria live?"}
 
 
 def peak_memory() -> float:

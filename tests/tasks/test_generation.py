@@ -333,7 +333,7 @@ def test_hiding_from_the_end_equals_one_pass_with_a_mask_of_queries_and_keys(kin
     parts, tokens = task.unit_numbers(row)[0], row.tokens.shape[1]
     end = int((parts > 0).nonzero().max()) + 1
     hidden = torch.stack([parts == part for part in (1, 4)])
-    answers: Any = task.predict_hidden_from_end(row, hidden)
+    answers: Any = task.end_predictor(row)(hidden)
     for copy, gone in enumerate(hidden):
         seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         seen[end:] &= ~gone
@@ -705,7 +705,7 @@ def test_parts_of_an_encoder_are_hidden_needed_and_linked() -> None:
     torch.testing.assert_close(late.base_dist.logits, answer(task, batch).base_dist.logits, **CLOSE)
     # Every block of the decoder: nothing else reads the encoder.
     everywhere: Any = task.predict_hidden_from(batch, gone, 0)
-    from_end: Any = task.predict_hidden_from_end(batch, gone)
+    from_end: Any = task.end_predictor(batch)(gone)
     torch.testing.assert_close(from_end.base_dist.logits, everywhere.base_dist.logits, **CLOSE)
     for method in (dm.Attention(), dm.Gradient(), dm.ContextCite(ablations=6)):
         assert method.fit(task)(batch).scores.shape == batch.tokens.shape

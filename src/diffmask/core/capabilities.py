@@ -6,7 +6,7 @@ A `Task` is a model, its data and a score. Metrics and methods that need more sa
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int, Shaped
@@ -66,6 +66,10 @@ class ErasesUnits(Protocol):
         """Return the rows without the erased tokens."""
 
 
+EndPredictor = Callable[[Bool[Tensor, "copy token"]], Distribution]
+"""Returns the answers to copies of a row, given the tokens that are hidden from the end of each copy."""
+
+
 @runtime_checkable
 class HidesFromEnd(Protocol):
     """A task that can hide units from the end of a row alone, such as parts of a prompt from its question and response.
@@ -73,8 +77,8 @@ class HidesFromEnd(Protocol):
     The states before the end are those of the whole row, so that copies of a row cost little.
     """
 
-    def predict_hidden_from_end(self, row: Batch, hidden: Bool[Tensor, "copy token"]) -> Distribution:
-        """Return the answers to copies of a single row, some tokens of which are hidden from its end."""
+    def end_predictor(self, row: Batch) -> EndPredictor:
+        """Compute the states of a single row before its end, once for all copies."""
 
 
 @runtime_checkable

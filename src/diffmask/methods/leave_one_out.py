@@ -104,11 +104,13 @@ class LeaveOneUnitOutExplainer(Explainer):
         """Give every token of a unit the change of f without the unit."""
         numbers = require(self.task, ErasesUnits, "leave-one-out").unit_numbers(batch)
         rows, units = unit_pairs(numbers)
-        kept = torch.arange(1, int(numbers.max()) + 1, device=units.device) != units[:, None]
-        whole = target_score(self.task.predict(batch), target, self.method.quantity)
-        cached = self.method.mode == "cached"
-        remaining = ablated_scores(self.task, batch, target, rows, kept, self.method.quantity, cached=cached)
-        scores = whole.new_zeros(len(batch), int(numbers.max()))
+        every_row, every_unit = (torch.arange(size, device=rows.device) for size in (len(batch), int(numbers.max())))
+        # The whole rows come first.
+        kept = torch.cat([every_unit.new_zeros(len(batch), 1), units[:, None]]) != every_unit + 1
+        copies, cached = torch.cat([every_row, rows]), self.method.mode == "cached"
+        values = ablated_scores(self.task, batch, target, copies, kept, self.method.quantity, cached=cached)
+        whole, remaining = values.split([len(batch), len(rows)])
+        scores = whole.new_zeros(len(batch), len(every_unit))
         scores[rows, units - 1] = whole[rows] - remaining
         return Attribution(spread_unit_scores(scores, numbers))
 

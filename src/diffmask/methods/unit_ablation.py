@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.capabilities import ErasesUnits, HidesFromEnd, require
+from diffmask.core.capabilities import EndPredictor, ErasesUnits, HidesFromEnd, require
 from diffmask.core.config import require_between
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
@@ -78,16 +78,18 @@ def _scores_from_end(
     quantity: Quantity,
 ) -> Float[Tensor, " copy"]:
     """Return f of copies whose erased tokens are hidden from the end of their row."""
-    predictor = require(task, HidesFromEnd, "cached=True")
+    hiding = require(task, HidesFromEnd, "cached=True")
     values = target.new_zeros(len(rows), dtype=torch.float32)
     for row in rows.unique().tolist():
         copies = (rows == row).nonzero().flatten()
         single = batch[row : row + 1].trim()
         hidden = erased[copies, : single.tokens.shape[1]]
+        # Every copy has keys and values of the whole row.
         portion = AdaptiveBatchSize(max(1, TOKENS_AT_ONCE // single.tokens.shape[1]))
+        predict = hiding.end_predictor(single)
 
-        def work(items: slice, single: Batch = single, hidden: Tensor = hidden, row: int = row) -> Tensor:
-            answer = predictor.predict_hidden_from_end(single, hidden[items])
+        def work(items: slice, predict: EndPredictor = predict, hidden: Tensor = hidden, row: int = row) -> Tensor:
+            answer = predict(hidden[items])
             return target_score(answer, target[[row]].expand(len(hidden[items]), *target.shape[1:]), quantity)
 
         values[copies] = torch.cat(portion.split(len(copies), work)).to(values)

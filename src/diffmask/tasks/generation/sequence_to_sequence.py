@@ -10,6 +10,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch
+from diffmask.core.capabilities import EndPredictor
 from diffmask.core.hooks import Edit, Site, edit_argument, frozen, remove_added_hooks
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
@@ -107,20 +108,25 @@ class SequenceToSequence(TextGeneration):
             return self.forward(batch)
 
     @torch.no_grad()
-    def predict_hidden_from_end(self, row: Batch, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+    def end_predictor(self, row: Batch) -> EndPredictor:
         """Hide encoder states of the whole prompt from the decoder."""
-        copies = row.repeat(len(hidden))
-        inputs = self._inputs(copies)
         with frozen(self.model):
             encoder = self.model.get_encoder()
             states = encoder(input_ids=row.tokens, attention_mask=row.present.long()).last_hidden_state
+
+        @torch.no_grad()
+        def predict(hidden: Bool[Tensor, "copy token"]) -> Distribution:
+            copies = row.repeat(len(hidden))
             decoded = {
                 "encoder_outputs": (states.expand(len(hidden), -1, -1),),
                 "attention_mask": (copies.present & ~hidden).long(),
-                "decoder_input_ids": inputs["decoder_input_ids"],
+                "decoder_input_ids": self._inputs(copies)["decoder_input_ids"],
                 "use_cache": False,
             }
-            return self._answer(copies, decoded, 0)
+            with frozen(self.model):
+                return self._answer(copies, decoded, 0)
+
+        return predict
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:

@@ -1,5 +1,6 @@
 """Task of a causal language model: one row is a prompt with a response, its parts are the units that are erased."""
 
+import copy
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch, delete_tokens, hide_tokens, require_tokens
-from diffmask.core.capabilities import RowText
+from diffmask.core.capabilities import EndPredictor, RowText
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks, select_tokens
@@ -270,7 +271,7 @@ class TextGeneration(Task, GeneratesResponses, RowText):
             return self.forward(batch)
 
     @torch.no_grad()
-    def predict_hidden_from_end(self, row: Batch, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+    def end_predictor(self, row: Batch) -> EndPredictor:
         """Hide parts of one prompt from the tokens behind its last part, on the keys and values of the whole prompt.
 
         Other parts keep what they have read of a hidden one.
@@ -278,11 +279,18 @@ class TextGeneration(Task, GeneratesResponses, RowText):
         last_part = int((self.unit_numbers(row)[0] > 0).nonzero().max())
         start = min(last_part + 1, int((row.token_inputs[EVENT][0] > 0).nonzero().min()))
         with frozen(self.model):
-            cache = self._prefix_cache(row, start)
+            whole = self._prefix_cache(row, start)
+
+        @torch.no_grad()
+        def predict(hidden: Bool[Tensor, "copy token"]) -> Distribution:
+            cache = copy.deepcopy(whole)
             cache.batch_repeat_interleave(len(hidden))
             copies = row.repeat(len(hidden))
             copies = replace(copies, present=copies.present & ~hidden)
-            return self._answer(copies, {**self._inputs(copies, start), "past_key_values": cache}, start)
+            with frozen(self.model):
+                return self._answer(copies, {**self._inputs(copies, start), "past_key_values": cache}, start)
+
+        return predict
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
