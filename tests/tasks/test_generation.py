@@ -358,6 +358,23 @@ def test_scores_from_the_end_of_a_padded_batch_are_those_of_single_rows() -> Non
         )
 
 
+def test_the_keys_and_values_of_a_prompt_are_computed_once_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffmask.methods.unit_ablation.TOKENS_AT_ONCE", 1)
+    task = task_of()
+    row = task.data["train"][2:3].trim()
+    parts = task.unit_numbers(row)[0]
+    lengths: list[int] = []
+
+    def count(module: torch.nn.Module, inputs: tuple[Any, ...], names: dict[str, Any]) -> None:
+        lengths.append(names["input_ids"].shape[1])
+
+    handle = task.model.register_forward_pre_hook(count, with_kwargs=True)
+    dm.LeaveOneOut(mode="cached").fit(task)(row)
+    handle.remove()
+    end = int((parts > 0).nonzero().max()) + 1
+    assert lengths == [end, *[row.tokens.shape[1] - end] * (1 + int(parts.max()))]
+
+
 def test_kernel_shap_of_all_coalitions_is_the_shapley_value() -> None:
     task = task_of()
     batch = task.data["train"][:1].trim()

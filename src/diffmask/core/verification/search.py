@@ -237,8 +237,22 @@ class _Search:
             if not free or not complete:
                 return complete
             free.sort(key=lambda unit: self.known[removals[unit]].divergence)
-            counts = {len(free), *(2**power for power in range(1, len(free).bit_length()))}
+            yield from self._remove_nested(free)
+
+    def _remove_nested(self, free: Sequence[int]) -> Measuring:
+        """Drop as many of the first units as can be dropped together, then go on behind the unit that cannot."""
+        while free:
+            current = self.best
+            counts = {1, len(free), *(2**power for power in range(1, len(free).bit_length()))}
             yield from self._measure(current - set(free[:count]) for count in sorted(counts))
+            between = sizes_between(len(self.best), [len(current) - count for count in counts])
+            counts = {len(current) - size for size in between if size > len(current) - len(free)}
+            yield from self._measure(current - set(free[:count]) for count in sorted(counts))
+            dropped = len(current) - len(self.best)
+            if not dropped:
+                break
+            free = free[dropped + 1 :]
+        return None
 
 
 def sizes_between(holding: int, measured: Collection[int]) -> list[int]:
