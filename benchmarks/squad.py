@@ -139,15 +139,26 @@ def evidence_figures(task: QuestionAnswering, explainers: dict[str, Any], batch:
 
 
 def verified_figures(task: QuestionAnswering, explainer: Any, margin: float, split: str, count: int) -> None:
-    """Report how many single explanations were measured to hold."""
+    """Report how many single explanations were measured to hold, what they mask, and F1 of the answers they keep."""
     examples = task.texts[split]
     chosen = [examples[number * len(examples) // count] for number in range(count)]
     explanations = task.explain_examples(explainer, chosen, verify=True)
-    sets = [explanation.verified for explanation in explanations if explanation.verified is not None]
-    words = sorted(len(verified_set.words) for verified_set in sets)
+    pairs = [
+        (explanation.prediction.label, explanation.verified, example.label.texts)
+        for explanation, example in zip(explanations, chosen, strict=True)
+        if explanation.verified is not None
+    ]
+    sets = [verified for _, verified, _ in pairs]
+    words = sorted(len(verified.words) for verified in sets)
+    masked = torch.tensor([1 - len(verified.words) / max(1, len(verified.kept)) for verified in sets])
     report(
         "verified", margin=margin, n=count, hold=sum(map(bool, sets)) / count, median_words=words[count // 2],
-        share=sum(len(verified_set.words) / max(1, len(verified_set.kept)) for verified_set in sets) / count,
+        masked=interval(masked), kl=mean(verified.kl for verified in sets),
+        agreement=mean(verified.same_prediction for verified in sets),
+        minimal=mean(verified.minimal for verified in sets),
+        f1_before=mean(answer_f1(answer, gold) for answer, _, gold in pairs),
+        f1_after=mean(answer_f1(verified.prediction.label, gold) for _, verified, gold in pairs),
+        rows=mean(verified.rows for verified in sets),
     )  # fmt: skip
     explanations[0].show()
 
