@@ -54,7 +54,7 @@ class Demo:
 
 
 def train_classifier(folder: Path, config: FineTunedClassificationConfig = TASK, seed: int = 0) -> Task:
-    """Fine-tune the packaged encoder; a finished classifier in `folder` is used again."""
+    """Return the fine-tuned packaged encoder, from `folder` where an earlier run stored it."""
     return Workspace(Store(folder / "store"), config, seed).task()
 
 
@@ -79,7 +79,7 @@ def run_demo(
 
 
 def compare_methods(demo: Demo, folder: Path, texts: int = TEXTS) -> BenchmarkResult:
-    """Benchmark the fitted method against three others and a random order; its fit is used again."""
+    """Benchmark the method, whose fit is in `folder`, against three others and a random order."""
     return benchmark(demo.task, ["gradient", "input-x-gradient", "leave-one-out", demo.method], texts=texts, out=folder)
 
 

@@ -138,11 +138,11 @@ class PreparesResume(Protocol):
     """A task that finds out by a few passes what `resume` may skip."""
 
     def prepare_resume(self) -> None:
-        """Find it out now; explainers that use `resume` call this before their cost is counted."""
+        """Measure it now; explainers that use `resume` call this before their cost is counted."""
 
 
 def prepare_resume(task: Task) -> None:
-    """Let a task find out what `resume` may skip."""
+    """Measure what `resume` may skip, for tasks that have to."""
     if isinstance(task, PreparesResume):
         task.prepare_resume()
 

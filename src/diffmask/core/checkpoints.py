@@ -22,7 +22,7 @@ _FOLDER: ContextVar[Path | None] = ContextVar("folder of a fit's checkpoints", d
 
 @contextmanager
 def checkpoints_in(folder: str | Path | None) -> Iterator[None]:
-    """Let the training loop inside write checkpoints to a folder; None: it writes none."""
+    """Write the checkpoints of training inside this context to a folder; with None, write none."""
     token = _FOLDER.set(None if folder is None else Path(folder))
     try:
         yield

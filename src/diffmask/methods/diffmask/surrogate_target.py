@@ -122,7 +122,7 @@ class DivergenceCosts(SurrogateTarget):
         return softplus(outputs.squeeze(-1) - COST_SHIFT)
 
     def loss(self, answer: Distribution, masked: Tensor, outputs: Tensor, erased: Tensor) -> Float[Tensor, "row copy"]:
-        """Return the squared error of log(1 + divergence): a divergence of 10 need not be told from one of 12."""
+        """Return the squared error of log(1 + divergence), which large divergences do not dominate."""
         copies = masked.shape[1]
         original = from_logits(answer, flat_logits(answer).repeat_interleave(copies, dim=0))
         measured = divergence(original, from_logits(answer, masked.flatten(0, 1))).unflatten(0, masked.shape[:2])
