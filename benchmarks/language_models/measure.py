@@ -17,7 +17,7 @@ from diffmask.core.distributions import divergence, log_odds, predicts
 from diffmask.core.units import tokens_of_units
 from diffmask.core.verification.masks import select_rows
 from diffmask.datasets.planted_facts import PlantedFact
-from diffmask.methods.amortised.parts import part_features
+from diffmask.methods.amortised.part_features import part_features
 from diffmask.methods.gradients import state_gradient
 from diffmask.methods.unit_ablation import ablated_scores
 from diffmask.tasks.generation.prompt_encoding import ResponseRow

@@ -1,6 +1,7 @@
 """A language model's response, its parts, and what erasing them does, on tiny models of six families."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -333,7 +334,7 @@ def test_hiding_from_the_end_equals_one_pass_with_a_mask_of_queries_and_keys(kin
     parts, tokens = task.unit_numbers(row)[0], row.tokens.shape[1]
     end = int((parts > 0).nonzero().max()) + 1
     hidden = torch.stack([parts == part for part in (1, 4)])
-    answers: Any = task.end_predictor(row)(hidden)
+    answers: Any = task.cache_row(row).predict_hidden(hidden)
     for copy, gone in enumerate(hidden):
         seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
         seen[end:] &= ~gone
@@ -358,21 +359,33 @@ def test_scores_from_the_end_of_a_padded_batch_are_those_of_single_rows() -> Non
         )
 
 
-def test_the_keys_and_values_of_a_prompt_are_computed_once_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diffmask.methods.unit_ablation.TOKENS_AT_ONCE", 1)
-    task = task_of()
-    row = task.data["train"][2:3].trim()
-    parts = task.unit_numbers(row)[0]
+def lengths_of_passes(task: TextGeneration, run: Callable[[], object]) -> list[int]:
+    """Return the number of tokens of every forward pass of a function."""
     lengths: list[int] = []
 
     def count(module: torch.nn.Module, inputs: tuple[Any, ...], names: dict[str, Any]) -> None:
         lengths.append(names["input_ids"].shape[1])
 
     handle = task.model.register_forward_pre_hook(count, with_kwargs=True)
-    dm.LeaveOneOut(mode="cached").fit(task)(row)
+    run()
     handle.remove()
+    return lengths
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
+def test_the_keys_and_values_of_a_prompt_are_computed_once_for_all_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diffmask.methods.unit_ablation.TOKENS_AT_ONCE", 1)
+    task = facts_task("llama")
+    row = task.data["train"][2:3].trim()
+    parts = task.unit_numbers(row)[0]
     end = int((parts > 0).nonzero().max()) + 1
-    assert lengths == [end, *[row.tokens.shape[1] - end] * (1 + int(parts.max()))]
+    rest = row.tokens.shape[1] - end
+    single = dm.LeaveOneOut(mode="cached").fit(task)
+    assert lengths_of_passes(task, lambda: single(row)) == [end] + [rest] * (1 + int(parts.max()))
+    refined = dm.Amortised(mask_pairs=2, refine=6, cached=True).fit(task)
+    # One pass reads the attention, the others are the whole prompt and its six copies.
+    assert lengths_of_passes(task, lambda: refined(row)) == [end] + [rest] * 8
 
 
 def test_kernel_shap_of_all_coalitions_is_the_shapley_value() -> None:
@@ -604,7 +617,7 @@ def test_refined_scores_of_a_batch_are_those_of_single_rows() -> None:
 
 
 def test_features_are_the_attention_that_a_part_receives() -> None:
-    from diffmask.methods.amortised.parts import part_features
+    from diffmask.methods.amortised.part_features import part_features
 
     task = task_of()
     batch = task.data["train"][:1].trim()
@@ -722,7 +735,7 @@ def test_parts_of_an_encoder_are_hidden_needed_and_linked() -> None:
     torch.testing.assert_close(late.base_dist.logits, answer(task, batch).base_dist.logits, **CLOSE)
     # Every block of the decoder: nothing else reads the encoder.
     everywhere: Any = task.predict_hidden_from(batch, gone, 0)
-    from_end: Any = task.end_predictor(batch)(gone)
+    from_end: Any = task.cache_row(batch).predict_hidden(gone)
     torch.testing.assert_close(from_end.base_dist.logits, everywhere.base_dist.logits, **CLOSE)
     for method in (dm.Attention(), dm.Gradient(), dm.ContextCite(ablations=6)):
         assert method.fit(task)(batch).scores.shape == batch.tokens.shape

@@ -6,7 +6,7 @@ A `Task` is a model, its data and a score. Metrics and methods that need more sa
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int, Shaped
@@ -66,8 +66,15 @@ class ErasesUnits(Protocol):
         """Return the rows without the erased tokens."""
 
 
-EndPredictor = Callable[[Bool[Tensor, "copy token"]], Distribution]
-"""Returns the answers to copies of a row, given the tokens that are hidden from the end of each copy."""
+@runtime_checkable
+class CachedRow(Protocol):
+    """The states of a single row before its end, from which the answers to copies of the row are computed."""
+
+    def predict_hidden(self, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+        """Return the answers to copies of the row, some tokens of which are hidden from the end."""
+
+    def attentions(self) -> Float[Tensor, "1 layer head query key"]:
+        """Return the attention of the whole row, as `HasAttention` does."""
 
 
 @runtime_checkable
@@ -77,7 +84,7 @@ class HidesFromEnd(Protocol):
     The states before the end are those of the whole row, so that copies of a row cost little.
     """
 
-    def end_predictor(self, row: Batch) -> EndPredictor:
+    def cache_row(self, row: Batch) -> CachedRow:
         """Compute the states of a single row before its end, once for all copies."""
 
 

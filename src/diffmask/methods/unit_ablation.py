@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.capabilities import EndPredictor, ErasesUnits, HidesFromEnd, require
+from diffmask.core.capabilities import CachedRow, ErasesUnits, HidesFromEnd, require
 from diffmask.core.config import require_between
 from diffmask.core.distributions import Quantity, target_score
 from diffmask.core.explainer import Explainer, Method
@@ -84,16 +84,22 @@ def _scores_from_end(
         copies = (rows == row).nonzero().flatten()
         single = batch[row : row + 1].trim()
         hidden = erased[copies, : single.tokens.shape[1]]
-        # Every copy has keys and values of the whole row.
-        portion = AdaptiveBatchSize(max(1, TOKENS_AT_ONCE // single.tokens.shape[1]))
-        predict = hiding.end_predictor(single)
-
-        def work(items: slice, predict: EndPredictor = predict, hidden: Tensor = hidden, row: int = row) -> Tensor:
-            answer = predict(hidden[items])
-            return target_score(answer, target[[row]].expand(len(hidden[items]), *target.shape[1:]), quantity)
-
-        values[copies] = torch.cat(portion.split(len(copies), work)).to(values)
+        values[copies] = cached_scores(hiding.cache_row(single), hidden, target[row], quantity).to(values)
     return values
+
+
+def cached_scores(
+    cached: CachedRow, hidden: Bool[Tensor, "copy token"], target: Shaped[Tensor, "*event"], quantity: Quantity
+) -> Float[Tensor, " copy"]:
+    """Return f of copies of one row, some tokens of which are hidden from its end."""
+    # Every copy has states of the whole row.
+    portion = AdaptiveBatchSize(max(1, TOKENS_AT_ONCE // hidden.shape[1]))
+
+    def work(items: slice) -> Float[Tensor, " copy"]:
+        answer = cached.predict_hidden(hidden[items])
+        return target_score(answer, target.expand(len(hidden[items]), *target.shape), quantity)
+
+    return torch.cat(portion.split(len(hidden), work))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.capabilities import ErasesUnits, HasAttention, HidesFromEnd, require
+from diffmask.core.capabilities import ErasesUnits, HidesFromEnd, require
 from diffmask.core.explainer import Explainer
 from diffmask.core.task import Task
 from diffmask.core.training import generator
@@ -22,26 +22,13 @@ from diffmask.core.units import spread_unit_scores
 from diffmask.errors import FitWarning, InputError
 from diffmask.methods.amortised.ablations import AblationSamples, Features, copies_per_prompt, sample_ablations
 from diffmask.methods.amortised.objectives import teacher_store
+from diffmask.methods.amortised.part_features import part_features
 from diffmask.methods.amortised.refine_parts import RefinedPartExplainer
 
 MOST_COPIES = 5000
 """Masked copies of prompts that a fit takes, at most; further training prompts are left out."""
 PENALTIES = tuple(10.0**power for power in range(-1, 6))
 """Ridge penalties that are tried on held-out prompts."""
-
-
-def part_features(task: Task, batch: Batch) -> Features:
-    """Return the attention from the response to each unit, per layer and head; zeros where a row has fewer units.
-
-    The attention to a unit is summed over its tokens and averaged over the response.
-    """
-    weights = require(task, HasAttention, "amortised").attentions(batch)
-    numbers = require(task, ErasesUnits, "amortised").unit_numbers(batch)
-    scored = batch.inputs["scored"].sum(dim=1).clamp(min=1).view(-1, 1, 1, 1)
-    received = (weights.sum(dim=3) / scored).flatten(1, 2)
-    units = torch.arange(1, int(numbers.max()) + 1, device=numbers.device)
-    member = (numbers[:, None] == units[:, None]).to(received)
-    return torch.einsum("rht,rut->ruh", received, member)
 
 
 @dataclass(frozen=True)
@@ -127,8 +114,11 @@ class PartAmortisedExplainer(Explainer):
     def one_pass_scores(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
         """Return the scores of one forward pass."""
         numbers = require(self.task, ErasesUnits, "amortised").unit_numbers(batch)
-        heads = HeadWeights(self.mean, self.deviation, self.weight, self.constant)
-        return Attribution(spread_unit_scores(heads.scores(part_features(self.task, batch)), numbers))
+        return Attribution(spread_unit_scores(self.unit_scores(part_features(self.task, batch)), numbers))
+
+    def unit_scores(self, features: Features) -> Float[Tensor, "row unit"]:
+        """Return the predicted effect of each unit."""
+        return HeadWeights(self.mean, self.deviation, self.weight, self.constant).scores(features)
 
     def refined(self, copies: int = 16, *, cached: bool = False) -> RefinedPartExplainer:
         """Return an explainer that refines these scores with `copies` masked copies of each prompt.

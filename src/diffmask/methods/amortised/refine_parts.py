@@ -3,16 +3,17 @@
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from diffmask.core.batch import Attribution, Batch
-from diffmask.core.capabilities import ErasesUnits, require
+from diffmask.core.capabilities import ErasesUnits, HidesFromEnd, require
 from diffmask.core.explainer import Explainer
 from diffmask.core.training import generator
-from diffmask.core.units import spread_unit_scores, unit_scores
+from diffmask.core.units import spread_unit_scores, tokens_of_units, unit_scores
 from diffmask.errors import ConfigError
-from diffmask.methods.unit_ablation import ablated_scores
+from diffmask.methods.amortised.part_features import attention_to_units
+from diffmask.methods.unit_ablation import ablated_scores, cached_scores
 
 if TYPE_CHECKING:
     from diffmask.methods.amortised.parts import PartAmortisedExplainer
@@ -39,18 +40,35 @@ class RefinedPartExplainer(Explainer):
 
     @torch.no_grad()
     def explain(self, batch: Batch, target: Shaped[Tensor, "row *event"]) -> Attribution:
-        """Measure the copies of all rows together, then solve row by row."""
+        """Measure the copies of all rows together, or row by row on cached states, then solve row by row."""
         numbers = require(self.task, ErasesUnits, "refining").unit_numbers(batch)
+        if self.cached:
+            return Attribution(spread_unit_scores(self._cached_scores(batch, target, numbers), numbers))
         scores = unit_scores(self.prior.one_pass_scores(batch, target).scores, numbers)
         counts = numbers.amax(dim=1).tolist()
         masks = [self._masks(count, batch[row : row + 1]) for row, count in enumerate(counts)]
         padded = [torch.nn.functional.pad(kept, (0, max(counts) - kept.shape[1])) for kept in masks]
         rows = torch.tensor([row for row, kept in enumerate(masks) for _ in kept], device=numbers.device)
-        kept_units = torch.cat(padded).to(numbers.device)
-        values = ablated_scores(self.task, batch, target, rows, kept_units, cached=self.cached)
+        values = ablated_scores(self.task, batch, target, rows, torch.cat(padded).to(numbers.device))
         for row, (count, kept) in enumerate(zip(counts, masks, strict=True)):
             scores[row, :count] = refine_scores(scores[row, :count].cpu(), kept, values[rows == row].cpu()).to(scores)
         return Attribution(spread_unit_scores(scores, numbers))
+
+    def _cached_scores(
+        self, batch: Batch, target: Shaped[Tensor, "row *event"], numbers: Int[Tensor, "row token"]
+    ) -> Float[Tensor, "row unit"]:
+        """Return the scores of all units; the states of a row serve its attention and all of its copies."""
+        hiding = require(self.task, HidesFromEnd, "amortised: cached=True")
+        scores = torch.zeros(len(batch), int(numbers.max()), device=numbers.device)
+        for row in range(len(batch)):
+            single = batch[row : row + 1].trim()
+            cached, own = hiding.cache_row(single), numbers[row : row + 1, : single.tokens.shape[1]]
+            prior = self.prior.unit_scores(attention_to_units(self.task, single, cached.attentions()))[0]
+            kept = self._masks(len(prior), single)
+            hidden = tokens_of_units(~kept.to(own.device), own.expand(len(kept), -1))
+            values = cached_scores(cached, hidden, target[row], "log-odds")
+            scores[row, : len(prior)] = refine_scores(prior.cpu(), kept, values.cpu()).to(scores)
+        return scores
 
     def _masks(self, units: int, row: Batch) -> Bool[Tensor, "copy unit"]:
         """Draw the masks of a row, which do not depend on the rows it is explained with."""

@@ -1,6 +1,7 @@
 """Task of an encoder-decoder language model, such as T5: the parts are in the encoder, the response in the decoder."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch
-from diffmask.core.capabilities import EndPredictor
+from diffmask.core.capabilities import CachedRow
 from diffmask.core.hooks import Edit, Site, edit_argument, frozen, remove_added_hooks
 from diffmask.core.task import Task
 from diffmask.errors import InputError, TaskError
@@ -108,25 +109,12 @@ class SequenceToSequence(TextGeneration):
             return self.forward(batch)
 
     @torch.no_grad()
-    def end_predictor(self, row: Batch) -> EndPredictor:
-        """Hide encoder states of the whole prompt from the decoder."""
+    def cache_row(self, row: Batch) -> CachedRow:
+        """Compute the encoder's states of one prompt; the decoder is the end."""
         with frozen(self.model):
             encoder = self.model.get_encoder()
             states = encoder(input_ids=row.tokens, attention_mask=row.present.long()).last_hidden_state
-
-        @torch.no_grad()
-        def predict(hidden: Bool[Tensor, "copy token"]) -> Distribution:
-            copies = row.repeat(len(hidden))
-            decoded = {
-                "encoder_outputs": (states.expand(len(hidden), -1, -1),),
-                "attention_mask": (copies.present & ~hidden).long(),
-                "decoder_input_ids": self._inputs(copies)["decoder_input_ids"],
-                "use_cache": False,
-            }
-            with frozen(self.model):
-                return self._answer(copies, decoded, 0)
-
-        return predict
+        return EncodedPrompt(self, row, states)
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
@@ -137,3 +125,29 @@ class SequenceToSequence(TextGeneration):
         if not weights or any(layer is None for layer in weights):
             raise TaskError(f"{type(self.model).__name__} gave no cross-attention with the eager kernel")
         return torch.stack(weights, dim=1) * batch.inputs[SCORED][:, None, None, :, None]
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """The encoder's states of one prompt."""
+
+    task: SequenceToSequence
+    row: Batch
+    states: Float[Tensor, "1 token width"]
+
+    @torch.no_grad()
+    def predict_hidden(self, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+        """Return the answers to copies of the prompt, some states of which are hidden from the decoder."""
+        copies = self.row.repeat(len(hidden))
+        decoded = {
+            "encoder_outputs": (self.states.expand(len(hidden), -1, -1),),
+            "attention_mask": (copies.present & ~hidden).long(),
+            "decoder_input_ids": self.task._inputs(copies)["decoder_input_ids"],
+            "use_cache": False,
+        }
+        with frozen(self.task.model):
+            return self.task._answer(copies, decoded, 0)
+
+    def attentions(self) -> Float[Tensor, "1 layer head query key"]:
+        """Return the cross-attention from each response token to every token of the prompt."""
+        return self.task.attentions(self.row)

@@ -3,7 +3,7 @@
 import copy
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from torch.distributions import Distribution
 
 from diffmask.core.answers import TokenCategoricals
 from diffmask.core.batch import Batch, delete_tokens, hide_tokens, require_tokens
-from diffmask.core.capabilities import EndPredictor, RowText
+from diffmask.core.capabilities import CachedRow, RowText
 from diffmask.core.config import digest_of
 from diffmask.core.distributions import require_finite
 from diffmask.core.hooks import Edit, Site, frozen, remove_added_hooks, select_tokens
@@ -271,26 +271,15 @@ class TextGeneration(Task, GeneratesResponses, RowText):
             return self.forward(batch)
 
     @torch.no_grad()
-    def end_predictor(self, row: Batch) -> EndPredictor:
-        """Hide parts of one prompt from the tokens behind its last part, on the keys and values of the whole prompt.
+    def cache_row(self, row: Batch) -> CachedRow:
+        """Compute the keys and values of one prompt up to its last part; the end is the question and the response.
 
-        Other parts keep what they have read of a hidden one.
+        Other parts keep what they have read of a part that is hidden from the end.
         """
         last_part = int((self.unit_numbers(row)[0] > 0).nonzero().max())
         start = min(last_part + 1, int((row.token_inputs[EVENT][0] > 0).nonzero().min()))
         with frozen(self.model):
-            whole = self._prefix_cache(row, start)
-
-        @torch.no_grad()
-        def predict(hidden: Bool[Tensor, "copy token"]) -> Distribution:
-            cache = copy.deepcopy(whole)
-            cache.batch_repeat_interleave(len(hidden))
-            copies = row.repeat(len(hidden))
-            copies = replace(copies, present=copies.present & ~hidden)
-            with frozen(self.model):
-                return self._answer(copies, {**self._inputs(copies, start), "past_key_values": cache}, start)
-
-        return predict
+            return CachedPrompt(self, row, start, self._prefix_cache(row, start))
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
@@ -299,18 +288,22 @@ class TextGeneration(Task, GeneratesResponses, RowText):
         The prompt goes through the model's own kernel; only the response needs the eager one, so memory does not grow
         with the square of the prompt.
         """
-        columns = event_columns(batch)
-        used = batch.token_inputs[EVENT] > 0
-        start = int(used.int().argmax(dim=1).min())
-        with frozen(self.model), remove_added_hooks(self.model):
-            cache = {} if start == 0 else {"past_key_values": self._prefix_cache(batch, start)}
-            with eager_attention(self.model):
-                inputs = {**self._inputs(batch, start), **cache, "output_attentions": True}
-                attentions = getattr(self._without_logits(inputs), "attentions", None)
+        start = int((batch.token_inputs[EVENT] > 0).int().argmax(dim=1).min())
+        with frozen(self.model):
+            cache = self._prefix_cache(batch, start) if start else None
+        return self._attentions_behind(batch, start, cache)
+
+    def _attentions_behind(self, batch: Batch, start: int, cache: Any) -> Float[Tensor, "row layer head query key"]:
+        """Return the attention, given the keys and values of the first `start` columns, to which it appends others."""
+        inputs = {**self._inputs(batch, start), "output_attentions": True}
+        with frozen(self.model), remove_added_hooks(self.model), eager_attention(self.model):
+            output = self._without_logits(inputs if cache is None else {**inputs, "past_key_values": cache})
+        attentions = getattr(output, "attentions", None)
         if not attentions or any(weights is None for weights in attentions):
             raise TaskError(f"{type(self.model).__name__} gave no attention weights with the eager kernel")
+        columns = (event_columns(batch) - start).clamp(min=0)
         rows = torch.arange(len(batch), device=columns.device)[:, None]
-        chosen = [weights.transpose(1, 2)[rows, (columns - start).clamp(min=0)] for weights in attentions]
+        chosen = [weights.transpose(1, 2)[rows, columns] for weights in attentions]
         weights = torch.stack(chosen, dim=1).transpose(2, 3)
         return weights * batch.inputs[SCORED][:, None, None, :, None]
 
@@ -396,3 +389,29 @@ def _replacement(tokenizer: Any, encoding: PromptEncodingConfig) -> int:
     if not ids:
         raise InputError(f"the replacement {encoding.replacement!r} has no token; give replacement=... a word")
     return ids[-1]
+
+
+@dataclass(frozen=True)
+class CachedPrompt:
+    """The keys and values of one prompt before column `start`."""
+
+    task: TextGeneration
+    row: Batch
+    start: int
+    cache: Any
+
+    @torch.no_grad()
+    def predict_hidden(self, hidden: Bool[Tensor, "copy token"]) -> Distribution:
+        """Return the answers to copies of the prompt, some tokens of which are hidden from its end."""
+        copies = self.row.repeat(len(hidden))
+        copies = replace(copies, present=copies.present & ~hidden)
+        cache = copy.deepcopy(self.cache)
+        cache.batch_repeat_interleave(len(hidden))
+        with frozen(self.task.model):
+            inputs = {**self.task._inputs(copies, self.start), "past_key_values": cache}
+            return self.task._answer(copies, inputs, self.start)
+
+    @torch.no_grad()
+    def attentions(self) -> Float[Tensor, "1 layer head query key"]:
+        """Return the attention from the states that predict response tokens to every token."""
+        return self.task._attentions_behind(self.row, self.start, copy.deepcopy(self.cache))
