@@ -10,8 +10,23 @@ from torch.distributions import Bernoulli, Categorical, Independent, Normal
 from diffmask.core.batch import Batch
 from diffmask.core.distributions import divergence
 from diffmask.core.explainer import Explainer
-from diffmask.core.verification.masks import TextUnits, VerifiedMasks, _measurements, select_rows, verify
-from diffmask.core.verification.search import Measurement, SearchConfig, log_odds_bounds, prefix_batches
+from diffmask.core.verification.masks import (
+    TextUnits,
+    VerifiedMasks,
+    _measurements,
+    run_searches,
+    select_rows,
+    verify,
+)
+from diffmask.core.verification.search import (
+    Kept,
+    Measurement,
+    SearchConfig,
+    SearchResult,
+    log_odds_bounds,
+    prefix_batches,
+    search_minimal_set,
+)
 from diffmask.errors import InputError, TaskError
 from diffmask.methods.baselines import Random
 from support.linear import VALUES, LinearTask
@@ -353,3 +368,26 @@ def test_a_predicted_number_is_held_by_the_margin_alone() -> None:
     far = _measurements(original, Normal(torch.tensor([2.0]), torch.ones(1)))[0]
     assert near.divergence == pytest.approx(0.02) and near.holds(MARGIN)
     assert far.divergence == pytest.approx(0.5) and not far.holds(MARGIN)
+
+
+def search_of_a_long_text(seed: int, units: int = 200) -> SearchResult:
+    """Search from a noisy order on log-odds to which every unit adds an effect of its own, a fifth of them negative."""
+    source = torch.Generator().manual_seed(seed)
+    effects = torch.randn(units, generator=source).abs().pow(2) * (1 - 1.5 * (torch.arange(units) % 5 == 0).float())
+    effects = 12 * effects / effects.sum()
+    order = (effects + 0.3 * torch.randn(units, generator=source)).argsort(descending=True).tolist()
+
+    def measure(kept: Kept) -> Measurement:
+        log_odds = -3 + effects[list(kept)].sum()
+        answers = [Bernoulli(logits=value, validate_args=False) for value in (torch.tensor(9.0), log_odds)]
+        return Measurement(float(divergence(*answers)), bool(log_odds > 0), float(log_odds))
+
+    whole = measure(frozenset(order))
+    search = search_minimal_set(order, whole, 0.002)
+    return run_searches([search], lambda items: [measure(kept) for _, kept in items])[0]
+
+
+def test_the_search_of_a_long_text_ends_with_a_minimal_set_within_few_rows() -> None:
+    results = [search_of_a_long_text(seed) for seed in range(12)]
+    assert all(result.minimal and result.measurement.holds(0.002) for result in results)
+    assert sum(result.sets for result in results) <= 215 * len(results)
