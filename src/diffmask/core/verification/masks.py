@@ -27,6 +27,7 @@ from diffmask.core.distributions import (
     predicted_outcome,
     with_base,
 )
+from diffmask.core.progress import progress_bar
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.verification.search import Kept, Measurement, Search, SearchConfig, SearchResult, search_minimal_set
 from diffmask.errors import InputError, TaskError
@@ -131,11 +132,13 @@ def verify(
 
 
 def run_searches(
-    searches: Sequence[Search], measure: Callable[[list[tuple[int, Kept]]], list[Measurement]]
+    searches: Sequence[Search],
+    measure: Callable[[list[tuple[int, Kept]]], list[Measurement]],
+    label: str = "verify which words are enough",
 ) -> list[SearchResult]:
     """Advance all searches together: their sets are measured in common batches until every search is done.
 
-    `measure` is given pairs of a search's number and a set.
+    `measure` is given pairs of a search's number and a set. The number of finished searches is shown under the label.
     """
     results: dict[int, SearchResult] = {}
 
@@ -144,15 +147,17 @@ def run_searches(
             return next(searches[number]) if measurements is None else searches[number].send(measurements)
         except StopIteration as end:
             results[number] = end.value
+            finished.update()
             return []
 
-    wanted = {number: advance(number, None) for number in range(len(searches))}
-    while any(wanted.values()):
-        items = [(number, kept) for number, sets in wanted.items() for kept in sets]
-        measurements = iter(measure(items))
-        wanted = {
-            number: advance(number, [next(measurements) for _ in sets]) for number, sets in wanted.items() if sets
-        }
+    with progress_bar(range(len(searches)), label) as finished:
+        wanted = {number: advance(number, None) for number in range(len(searches))}
+        while any(wanted.values()):
+            items = [(number, kept) for number, sets in wanted.items() for kept in sets]
+            measurements = iter(measure(items))
+            wanted = {
+                number: advance(number, [next(measurements) for _ in sets]) for number, sets in wanted.items() if sets
+            }
     return [results[number] for number in range(len(searches))]
 
 

@@ -12,7 +12,6 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Batch, spread_indices
 from diffmask.core.distributions import divergence, predicts
-from diffmask.core.progress import stage
 from diffmask.core.resources import AdaptiveBatchSize
 from diffmask.core.units import unit_columns, unit_scores
 from diffmask.core.verification.masks import MaskedTexts, TextUnits, run_searches, select_rows
@@ -133,8 +132,7 @@ def needed_parts(
         search_minimal_set(_order(row, len(text.tokens)), replace(original, logits=None), margin * length, search)
         for text, row, original, length in zip(texts, scores, copies.originals(), lengths, strict=True)
     ]
-    with stage("verify which parts are needed"):
-        search_results = run_searches(searches, measure)
+    search_results = run_searches(searches, measure, "verify which parts are needed")
     return [
         _needed(task, texts[row], result, identical.get((row, result.kept)), margin)
         for row, result in enumerate(search_results)

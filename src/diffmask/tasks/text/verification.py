@@ -12,7 +12,6 @@ from torch.distributions import Distribution
 
 from diffmask.core.batch import Attribution, Batch
 from diffmask.core.explainer import Explainer
-from diffmask.core.progress import stage
 from diffmask.core.verification.layers import VerifiedLayers, verify_inputs, verify_states
 from diffmask.core.verification.masks import TextUnits, VerifiedMasks, select_rows, verify
 from diffmask.errors import InputError
@@ -56,9 +55,6 @@ def main_layer(explainer: Explainer, attribution: Attribution) -> str | None:
     return attribution.layers[0 if explainer.erases_states else -1] if attribution.layers else None
 
 
-VERIFYING = "verify which words are enough"
-
-
 def verify_texts(
     texts: Sequence[VerifiableText],
     units: Sequence[tuple[Unit, ...]],
@@ -75,12 +71,10 @@ def verify_texts(
         _NamedUnits(text, tuple(text.rows), text_units, kind) for text, text_units in zip(texts, units, strict=True)
     ]
     if explainer.erases_states and attribution.by_layer is not None:
-        with stage(VERIFYING):
-            layers = work.states()
+        layers = work.states()
         sets = [named_units.layers(layers, index, explainer) for index, named_units in enumerate(named)]
         return [Verification(layer_sets[0], partial(tuple[VerifiedSet, ...], layer_sets)) for layer_sets in sets]
-    with stage(VERIFYING):
-        masks = work.inputs()
+    masks = work.inputs()
     return [
         Verification(
             named_units.verified(masks, index, explainer), partial(_input_layers, work, masks, named_units, index)
