@@ -114,7 +114,7 @@ class SequenceToSequence(TextGeneration):
         with frozen(self.model):
             encoder = self.model.get_encoder()
             states = encoder(input_ids=row.tokens, attention_mask=row.present.long()).last_hidden_state
-        return EncodedPrompt(self, row, states)
+        return EncoderStates(self, row, states)
 
     @torch.no_grad()
     def attentions(self, batch: Batch) -> Float[Tensor, "row layer head query key"]:
@@ -128,7 +128,7 @@ class SequenceToSequence(TextGeneration):
 
 
 @dataclass(frozen=True)
-class EncodedPrompt:
+class EncoderStates:
     """The encoder's states of one prompt."""
 
     task: SequenceToSequence
