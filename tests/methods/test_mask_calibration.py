@@ -19,8 +19,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::diffmask.errors.FitWarning")
 METHODS: list[MaskMethod] = [
     DiffMask(mask="inputs", steps=5, calibration_rows=0),
     DiffMask(mask="states", steps=5, calibration_rows=0),
-    SurrogateMask(mask="inputs", steps=2, batch_size=8),
-    SurrogateMask(mask="states", steps=2, batch_size=8),
+    SurrogateMask(mask="inputs", steps=2, batch_size=8, coverage=None),
+    SurrogateMask(mask="states", steps=2, batch_size=8, coverage=None),
     NestedDiffMask(margins=(0.1, 0.5), steps=5, batch_size=8),
 ]
 

@@ -51,7 +51,7 @@ def test_a_recommender_is_trained_fitted_explained_and_compared(home: Path) -> N
         assert group in ("real", "fake") and len(words) <= 4
         for row in words:
             scores = [
-                score
+                score / max(map(abs, record["scores"]))
                 for record in records
                 if record["class"] == group
                 for word, score in zip(record["words"], record["scores"], strict=True)

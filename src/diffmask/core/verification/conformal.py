@@ -95,7 +95,7 @@ def allowed_breaks(texts: int, share: float) -> int:
     et al. 2024).
 
     >>> allowed_breaks(256, 0.95), allowed_breaks(30, 0.95), allowed_breaks(10, 0.95)
-    (8, 0, -1)
+    (7, 0, -1)
     """
     if (1 - share) * (texts + 1) < 1 - 1e-9:
         return -1
